@@ -1,0 +1,56 @@
+"""What a chip can do, as an argument: one YAML file a GPU, every figure with its source; found by name, by alias or by what the driver reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from search_spaces.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """One GPU. A figure without a public source is None, and `need` says so to whoever asks for it.
+
+    Clocks in MHz, memory in bytes, rates per second unless the name says per clock.
+    """
+
+    name: str
+    title: str
+    compute_capability: tuple[int, int]
+    sms: int | None
+    peak_clock_mhz: float | None  # the clock that the published tensor peak is computed at
+    max_clock_mhz: float | None
+    memory_bytes: int
+    dram_bytes_per_second: float
+    l2_bytes: int | None
+    power_w: float | None
+    fma_per_sm_per_clock: Mapping[str, float]  # dense, fp32 accumulation, per dtype the tensor cores take; a dtype that is absent is not supported
+    peak_flops: Mapping[str, float]  # dense, as published, per dtype
+    max_warps_per_sm: int
+    max_ctas_per_sm: int
+    max_threads_per_cta: int
+    shared_memory_per_sm_bytes: int
+    shared_memory_per_cta_bytes: int
+    reserved_shared_memory_per_cta_bytes: int
+    shared_memory_granularity_bytes: int
+    registers_per_sm: int
+    max_registers_per_thread: int
+    register_allocation_unit: int  # registers, per warp
+    subpartitions_per_sm: int
+    has_cp_async: bool
+    has_tma: bool
+    has_triton_mma: bool  # False where current Triton lowers tl.dot to FMAs (before sm_80)
+    device_names: tuple[str, ...]  # what the driver calls it
+    sources: Mapping[str, str]  # figure -> where it comes from
+
+    def need(self, figure: str) -> float:
+        """The figure, or a sentence for the user when no public source gives it."""
+        value = getattr(self, figure)
+        if value is None:
+            raise UserError(f"gpu {self.name} has no published figure for {figure}; copy its YAML file, add the figure, and pass it as --gpu FILE")
+        return float(value)
+
+    @property
+    def clock_hz(self) -> float:
+        return self.need("peak_clock_mhz") * 1e6

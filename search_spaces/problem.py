@@ -1,0 +1,125 @@
+"""What is to be multiplied: C[M,N] = A[M,K] @ B[K,N], with the types and the layout in memory that decide which kernels apply."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from search_spaces.errors import UserError
+
+DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+ACCUMULATOR_BYTES = 4  # every family accumulates in fp32
+LAYOUTS = ("nn", "nt", "tn", "tt")
+MAX_EXTENT = 2**31 - 1  # tile coordinates are 32-bit on the device
+POINTER_ALIGNMENT_BYTES = 16  # what torch's allocator gives at least, and the widest load needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One matrix product.
+
+    `layout` is torch's row-major sense: `nt` is `x @ w.T` with w stored [N, K]. Leading dimensions are in elements: the distance between two
+    rows of the matrix as stored (A is stored [M, K] for `n`, [K, M] for `t`). `alignment_bytes` is what the base pointers are a multiple of.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    out_dtype: str = ""
+    layout: str = "nt"
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    alignment_bytes: int = POINTER_ALIGNMENT_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("dtype", "out_dtype"):
+            value = getattr(self, name) or self.dtype
+            if value not in DTYPE_BYTES:
+                raise UserError(f"unknown dtype {value!r}; known: {', '.join(DTYPE_BYTES)}")
+        if self.layout not in LAYOUTS:
+            raise UserError(f"unknown layout {self.layout!r}; known: {', '.join(LAYOUTS)} (nt is x @ w.T with w stored [N, K])")
+        for name in ("m", "n", "k"):
+            extent = getattr(self, name)
+            if not 0 <= extent <= MAX_EXTENT:
+                raise UserError(f"{name.upper()} = {extent} is outside 0..{MAX_EXTENT}; give a shape as MxNxK")
+        object.__setattr__(self, "out_dtype", self.out_dtype or self.dtype)
+        for name, least in (("lda", self.a_columns), ("ldb", self.b_columns), ("ldc", self.n)):
+            given = getattr(self, name)
+            if given and given < least:
+                raise UserError(f"{name} = {given} is less than the {least} elements of a row; leave it out or give at least {least}")
+            object.__setattr__(self, name, given or max(least, 1))
+        if self.alignment_bytes < self.element_bytes or self.alignment_bytes & (self.alignment_bytes - 1):
+            raise UserError(f"alignment of {self.alignment_bytes} bytes: give a power of two of at least {self.element_bytes}")
+
+    @property
+    def a_transposed(self) -> bool:
+        return self.layout[0] == "t"
+
+    @property
+    def b_transposed(self) -> bool:
+        return self.layout[1] == "t"
+
+    @property
+    def a_columns(self) -> int:
+        """Elements of A that lie side by side in memory."""
+        return self.m if self.a_transposed else self.k
+
+    @property
+    def b_columns(self) -> int:
+        """Elements of B that lie side by side in memory."""
+        return self.k if self.b_transposed else self.n
+
+    @property
+    def element_bytes(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def out_bytes(self) -> int:
+        return DTYPE_BYTES[self.out_dtype]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def least_bytes(self) -> int:
+        """DRAM traffic with every element of A and B read once and every element of C written once."""
+        return self.element_bytes * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
+
+    @property
+    def arithmetic_intensity(self) -> float:
+        """FLOPs per byte at the least traffic; 0 for an empty product."""
+        return self.flops / self.least_bytes if self.least_bytes else 0.0
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Device memory that the three matrices take, gaps between rows included."""
+        a_rows = self.k if self.a_transposed else self.m
+        b_rows = self.n if self.b_transposed else self.k
+        return self.element_bytes * (a_rows * self.lda + b_rows * self.ldb) + self.out_bytes * self.m * self.ldc
+
+    @property
+    def is_empty(self) -> bool:
+        """True where there is nothing to tune: no output, or an output of zeros."""
+        return 0 in (self.m, self.n, self.k)
+
+    def row_alignment_bytes(self, operand: str) -> int:
+        """The largest power of two up to 16 that every row start of operand `a`, `b` or `c` is a multiple of."""
+        row_bytes = {"a": self.lda * self.element_bytes, "b": self.ldb * self.element_bytes, "c": self.ldc * self.out_bytes}[operand]
+        return math.gcd(row_bytes, self.alignment_bytes, 16)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """`4096x4096x4096` -> (4096, 4096, 4096), M x N x K."""
+    match = re.fullmatch(r"\s*(-?\d+)[xX](-?\d+)[xX](-?\d+)\s*", text)
+    if not match:
+        raise UserError(f"shape {text!r} is not MxNxK; for example 4096x4096x4096")
+    m, n, k = (int(part) for part in match.groups())
+    return m, n, k
