@@ -1,4 +1,4 @@
-"""What a chip can do, as an argument: one YAML file a GPU, every figure with its source; found by name, by alias or by what the driver reports."""
+"""What a chip can do, as an argument: one `Hardware` a GPU, every figure with its source. `gpu_files` reads them and finds them by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces.errors import UserError
+
+# figures that a GPU's file gives in a unit people read: field -> its key in the file, and how many of ours one of the file's is
+FILE_UNITS: Mapping[str, tuple[str, float]] = {
+    "memory_bytes": ("memory_gib", 2**30),
+    "dram_bytes_per_second": ("dram_gb_per_second", 1e9),
+    "l2_bytes": ("l2_mib", 2**20),
+    "peak_flops": ("peak_tflops", 1e12),
+    "shared_memory_per_sm_bytes": ("shared_memory_per_sm_kib", 1024),
+    "shared_memory_per_cta_bytes": ("shared_memory_per_cta_kib", 1024),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +30,7 @@ class Hardware:
     compute_capability: tuple[int, int]
     sms: int | None
     peak_clock_mhz: float | None  # the clock that the published tensor peak is computed at
-    max_clock_mhz: float | None
+    max_clock_mhz: float | None  # the highest published; left out for boards that go beyond their boost clock
     memory_bytes: int
     dram_bytes_per_second: float
     l2_bytes: int | None
@@ -48,7 +58,8 @@ class Hardware:
         """The figure, or a sentence for the user when no public source gives it."""
         value = getattr(self, figure)
         if value is None:
-            raise UserError(f"gpu {self.name} has no published figure for {figure}; copy its YAML file, add the figure, and pass it as --gpu FILE")
+            key = FILE_UNITS.get(figure, (figure, 1.0))[0]
+            raise UserError(f"gpu {self.name} has no published figure for {figure}; copy its YAML file, add {key}, and pass it as --gpu FILE.yaml")
         return float(value)
 
     @property

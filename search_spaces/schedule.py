@@ -1,29 +1,21 @@
-"""How a product is cut up: one `Schedule`, or many of them as the columns of a `ScheduleTable`.
-
-Enumeration, constraints and cost models work on the table; a single schedule is a table of one row, so that each rule is written once.
-"""
+"""How a product is cut up: one `Schedule`, its axes and its short text. Many schedules at once are a `ScheduleTable`, in `table`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from search_spaces.errors import UserError
-
-Column = NDArray[np.int32]
 
 # axis -> (letter in the short text of a schedule, value that means "not used")
 AXES: Mapping[str, tuple[str, int]] = {
     "cta_m": ("", 0),
     "cta_n": ("", 0),
     "cta_k": ("", 0),
-    "warps": ("w", 4),
-    "stages": ("s", 1),
+    "warps": ("w", 0),
+    "stages": ("s", 0),
     "split_k": ("k", 1),
     "group_m": ("g", 1),
     "persistent_ctas_per_sm": ("p", 0),
@@ -72,7 +64,7 @@ class Schedule:
     def __str__(self) -> str:
         """The short text that the command line prints and reads: `tma 128x256x64 w8 s3 g8 p1 f1`; axes that are not used are left out."""
         used = (f"{letter}{getattr(self, axis)}" for axis, (letter, unused) in AXES.items() if letter and getattr(self, axis) != unused)
-        return " ".join((self.family, str(self.cta), f"w{self.warps}" if self.warps == AXES["warps"][1] else "", *used)).replace("  ", " ")
+        return " ".join((self.family, str(self.cta), *used))
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -91,46 +83,8 @@ def parse_schedule(text: str) -> Schedule:
     return Schedule(family=family, **values)
 
 
-@dataclass(frozen=True)
-class ScheduleTable:
-    """Schedules as columns of equal length. `family` holds indices into `families`."""
-
-    families: tuple[str, ...]
-    family: Column
-    columns: Mapping[str, Column]
-
-    def __len__(self) -> int:
-        return len(self.family)
-
-    def __getattr__(self, axis: str) -> Column:
-        try:
-            return self.__dict__["columns"][axis]
-        except KeyError:
-            raise AttributeError(axis) from None
-
-    def is_family(self, names: Iterable[str]) -> NDArray[np.bool_]:
-        """True in the rows whose family is one of `names`."""
-        return np.isin(self.family, [i for i, name in enumerate(self.families) if name in set(names)])
-
-    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> ScheduleTable:
-        return ScheduleTable(self.families, self.family[rows], {axis: column[rows] for axis, column in self.columns.items()})
-
-    def schedule(self, row: int) -> Schedule:
-        return Schedule(family=self.families[int(self.family[row])], **{axis: int(column[row]) for axis, column in self.columns.items()})
-
-    def schedules(self) -> list[Schedule]:
-        return [self.schedule(row) for row in range(len(self))]
-
-    @staticmethod
-    def of(schedules: Sequence[Schedule]) -> ScheduleTable:
-        families = tuple(dict.fromkeys(s.family for s in schedules))
-        rows = [asdict(s) for s in schedules]
-        family = np.array([families.index(s.family) for s in schedules], dtype=np.int32)
-        return ScheduleTable(families, family, {axis: np.array([row[axis] for row in rows], dtype=np.int32) for axis in AXES})
-
-    @staticmethod
-    def concatenate(tables: Sequence[ScheduleTable]) -> ScheduleTable:
-        families = tuple(dict.fromkeys(name for table in tables for name in table.families))
-        recode = [np.array([families.index(name) for name in table.families], dtype=np.int32)[table.family] for table in tables]
-        columns = {axis: np.concatenate([table.columns[axis] for table in tables]) for axis in AXES}
-        return ScheduleTable(families, np.concatenate(recode), columns)
+def __getattr__(name):  # TEMP
+    if name == "ScheduleTable":
+        from search_spaces.table import ScheduleTable
+        return ScheduleTable
+    raise AttributeError(name)

@@ -1,0 +1,106 @@
+"""The classical roofline of a tiled product: every CTA tile reads its own rows of A and columns of B from DRAM, C is written once, nothing else costs.
+
+It leaves out caches between tiles, waves, latency and instruction shapes; `hierarchy` has those. Williams, Waterman, Patterson 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.calibration import Calibration
+from cost_models.estimate import EstimateTable
+from search_spaces.errors import UserError
+from search_spaces.hardware import Hardware
+from search_spaces.lowering import Lowering, cdiv
+from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.schedule import Tile
+from search_spaces.table import ScheduleTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """A kernel under a roof: its work, its DRAM traffic, and the roof's two lines.
+
+    `lower_bound_seconds` overlaps compute and memory perfectly, `upper_bound_seconds` not at all.
+    """
+
+    flops: float
+    dram_bytes: float
+    peak_flops: float
+    bytes_per_second: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte of DRAM traffic."""
+        return self.flops / self.dram_bytes if self.dram_bytes else 0.0
+
+    @property
+    def ridge(self) -> float:
+        """Intensity at which the two lines meet."""
+        return self.peak_flops / self.bytes_per_second
+
+    @property
+    def compute_seconds(self) -> float:
+        return self.flops / self.peak_flops
+
+    @property
+    def memory_seconds(self) -> float:
+        return self.dram_bytes / self.bytes_per_second
+
+    @property
+    def lower_bound_seconds(self) -> float:
+        return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def upper_bound_seconds(self) -> float:
+        return self.compute_seconds + self.memory_seconds
+
+    @property
+    def limiter(self) -> str:
+        return "compute" if self.compute_seconds >= self.memory_seconds else "memory"
+
+    @property
+    def attainable_flops(self) -> float:
+        return min(self.peak_flops, self.intensity * self.bytes_per_second)
+
+
+def read_elements(problem: Problem, cta: Tile | None) -> float:
+    """Elements of A and B read from DRAM: `cta` None reads each once; a tile of 1x1 reuses nothing. Tiles at the edge read what there is.
+
+    Equal to MNK (1/BM + 1/BN) where the tile divides the problem; BK cancels.
+    """
+    if cta is None:
+        return problem.m * problem.k + problem.k * problem.n
+    tiles_m, tiles_n = -(-problem.m // cta.m), -(-problem.n // cta.n)
+    return problem.k * (problem.m * tiles_n + problem.n * tiles_m)
+
+
+def roofline(problem: Problem, hardware: Hardware, cta: Tile | None = None) -> Roofline:
+    """The roofline of one product, tiled by `cta` with no reuse between tiles, or with every element read once."""
+    if problem.dtype not in hardware.peak_flops:
+        raise UserError(f"gpu {hardware.name} has no {problem.dtype} rate; it has {', '.join(hardware.peak_flops)}")
+    traffic = read_elements(problem, cta) * problem.element_bytes + problem.m * problem.n * problem.out_bytes
+    return Roofline(
+        flops=problem.flops,
+        dram_bytes=traffic,
+        peak_flops=hardware.peak_flops[problem.dtype],
+        bytes_per_second=hardware.dram_bytes_per_second,
+    )
+
+
+def on_chip_bytes(cta: Tile, element_bytes: int, *, stages: int = 1) -> tuple[int, int]:
+    """(operand buffers, accumulator) that one CTA tile keeps on chip, in bytes."""
+    return stages * cta.k * (cta.m + cta.n) * element_bytes, cta.m * cta.n * ACCUMULATOR_BYTES
+
+
+def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
+    """The roofline of every schedule, as a cost model: what ranks when nothing but reuse in a tile is believed."""
+    tiles_m, tiles_n = cdiv(problem.m, table.cta_m).astype(np.float64), cdiv(problem.n, table.cta_n)
+    reads = problem.k * (problem.m * tiles_n + problem.n * tiles_m) * problem.element_bytes
+    partials = np.where(table.split_k > 1, 2.0 * table.split_k * ACCUMULATOR_BYTES, 0.0)
+    dram = reads + problem.m * problem.n * (problem.out_bytes + partials)
+    compute = np.full(len(table), problem.flops / hardware.peak_flops[problem.dtype])
+    memory = dram / hardware.dram_bytes_per_second
+    return EstimateTable(np.maximum(compute, memory), {"tensor_core": compute, "dram": memory}, {"dram_bytes": dram})

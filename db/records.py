@@ -1,0 +1,195 @@
+"""What was seen: a schedule's measurement, the machine it was taken on, and the answers the store gives. Nothing here knows of SQL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule, Tile
+
+Status = Literal[
+    "ok",
+    "slow",  # right, but so far behind that it was timed by one launch only
+    "compiled",  # not measured
+    "duplicate",  # the same binary as another schedule
+    "wrong_answer",
+    "unstable",  # the splits add up differently from run to run
+    "compile_failed",
+    "compile_timeout",
+    "out_of_resources",
+    "launch_failed",
+    "timeout",
+    "crashed",
+    "killed",  # ended from outside, which says nothing about the schedule
+]
+RunStatus = Literal["running", "finished", "interrupted"]
+TIMED: tuple[Status, ...] = ("ok", "slow")
+
+
+class MeasuredOn(NamedTuple):
+    """What has to agree for a measurement to stand in for another one. A MIG slice reports fewer SMs and less memory than the card."""
+
+    gpu: str
+    device_name: str | None
+    sms: int | None
+    device_memory_bytes: int | None
+    compute_capability: str | None
+    triton: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The machine on the day. `gpu` is the GPU asked for; the device_ fields are what the driver says, None where it was compiled for only.
+
+    code_version: the package's version, with the commit and whether it was dirty where that is known.
+    """
+
+    gpu: str
+    triton: str
+    python: str
+    code_version: str
+    device_name: str | None = None
+    device_uuid: str | None = None
+    sms: int | None = None
+    device_memory_bytes: int | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_limit_w: float | None = None
+
+    @property
+    def measured_on(self) -> MeasuredOn:
+        return MeasuredOn(**{name: getattr(self, name) for name in MeasuredOn._fields})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What became of one attempt. Only the statuses in TIMED have a time, and they always have one.
+
+    median_us: cold operands in a graph; hot_l2_us and eager_us are kept for finalists. spill_slots: 32-bit words of local memory a thread has, which
+    need not be spills. sm_clock_mhz: as seen while timing.
+    """
+
+    status: Status
+    message: str = ""
+    samples_us: tuple[float, ...] = ()
+    median_us: float | None = None
+    hot_l2_us: float | None = None
+    eager_us: float | None = None
+    relative_error: float | None = None
+    error_bound: float | None = None
+    registers: int | None = None
+    spill_slots: int | None = None
+    shared_memory_bytes: int | None = None
+    mma_instruction: str | None = None
+    binary_hash: str | None = None
+    compile_seconds: float | None = None
+    sm_clock_mhz: float | None = None
+    throttle_reasons: str | None = None
+
+    def __post_init__(self) -> None:
+        times = (*self.samples_us, *(us for us in (self.median_us, self.hot_l2_us, self.eager_us) if us is not None))
+        if self.status in TIMED and self.median_us is None:
+            raise ValueError(f"status {self.status} without a median")
+        if self.status not in TIMED and times:
+            raise ValueError(f"status {self.status} with a time of {times[0]} us")
+        if not all(math.isfinite(us) and us > 0 for us in times):
+            raise ValueError(f"times {times} us: not all above 0 and finite")
+        if self.relative_error is not None and math.isnan(self.relative_error):
+            object.__setattr__(self, "relative_error", math.inf)  # SQL has no NaN; an output with NaN is off by any bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated:
+    """What the model said beforehand, in seconds; `terms` are the seconds that each resource is busy on its own."""
+
+    seconds: float
+    limiter: str
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+    waves: float | None = None
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One attempt at one schedule. The store fills in the last three.
+
+    kernel_hash: of the kernel's source with all it depends on. protocol: the rules of timing, with their version.
+    """
+
+    problem: Problem
+    gpu: str
+    schedule: Schedule
+    warp_tile: Tile
+    mma_tile: Tile
+    estimate: Estimated
+    environment: Environment
+    measurement: Measurement
+    kernel_hash: str
+    protocol: str
+    strategy: str
+    model: str
+    trial_id: int | None = None
+    run_id: int | None = None
+    recorded: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalist:
+    """One of the leaders, timed in turn with the library. ratio: library time / candidate time, over 1 where the candidate is faster."""
+
+    trial_id: int
+    rank: int
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    median_us: float
+    library_us: float
+    tied: bool
+    winner: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """One search. A run whose process was killed stays `running`. request: JSON text of what was asked."""
+
+    id: int
+    request: str
+    status: RunStatus
+    started: datetime
+    finished: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestAnswer:
+    """What is known to be best for exactly one problem.
+
+    measured: False where schedules were only ranked and compiled; the record is then the model's first choice and has no time.
+    finalist: its place beside the library, None where no finals were held. ties: schedules too close to tell apart from it.
+    stale: the kernel's source has changed since.
+    """
+
+    record: Record
+    measured: bool
+    finalist: Finalist | None = None
+    ties: tuple[Schedule, ...] = ()
+    stale: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """How much there is. shapes: (gpu, MxNxK) -> attempts."""
+
+    runs: Mapping[str, int]
+    trials: Mapping[str, int]
+    shapes: Mapping[tuple[str, str], int]
+    finalists: int
+    environments: int

@@ -1,0 +1,289 @@
+"""Which schedules can run, and are worth telling apart. Each constraint is one function that returns what a schedule needs, what there is, and the
+sentence that says so; pruning, `tuner explain` and the documentation all read these.
+
+To add one: write a function of `Facts` with `@constraint`. They are applied in the order in which they stand here, and a schedule falls to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from search_spaces.hardware import Hardware
+from search_spaces.lowering import FMA, TCGEN05, WGMMA, Lowering, cdiv, loads_by_tma
+from search_spaces.occupancy import WARP_THREADS, occupancy
+from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.table import ScheduleTable
+
+LEAST_TILE = 16  # tl.dot pads smaller M and N to the instruction, and takes no K below 16 for 16-bit types
+MAX_TILE_ELEMENTS = 2**20  # Triton's limit on the elements of one tensor
+MAX_TMA_BOX = 256  # elements along one edge of a TMA box
+TMA_ALIGNMENT_BYTES = 16
+MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
+TENSOR_MEMORY_COLUMNS = 512
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a constraint may look at."""
+
+    table: ScheduleTable
+    problem: Problem
+    hardware: Hardware
+    lowering: Lowering
+
+    @property
+    def tma(self) -> NDArray[np.bool_]:
+        return loads_by_tma(self.table)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What each row needs against what there is. `ok` says which rows pass; left out, those that need no more than the limit.
+
+    `sentence` is a format string over `need`, `limit`, `gpu` and the names of the schedule's axes.
+    """
+
+    sentence: str
+    need: ArrayLike
+    limit: ArrayLike
+    ok: NDArray[np.bool_] | None = None
+
+    def passes(self, rows: int) -> NDArray[np.bool_]:
+        ok = self.ok if self.ok is not None else np.asarray(self.need) <= np.asarray(self.limit)
+        return np.broadcast_to(ok, (rows,))
+
+
+@dataclass(frozen=True)
+class Constraint:
+    name: str
+    reason: str
+    check: Callable[[Facts], Check]
+
+
+CONSTRAINTS: list[Constraint] = []
+
+
+def constraint(function: Callable[[Facts], Check]) -> Callable[[Facts], Check]:
+    CONSTRAINTS.append(Constraint(function.__name__, (function.__doc__ or "").strip().splitlines()[0], function))
+    return function
+
+
+def _is_power_of_two(column: NDArray[np.int32]) -> NDArray[np.bool_]:
+    return np.asarray((column > 0) & (column & (column - 1) == 0))
+
+
+@constraint
+def power_of_two_tile(f: Facts) -> Check:
+    """Triton's tensors have edges that are powers of two."""
+    edges = np.stack([f.table.cta_m, f.table.cta_n, f.table.cta_k])
+    wrong = np.where(_is_power_of_two(edges), 0, edges).max(axis=0)
+    nearest = 2 ** np.round(np.log2(np.maximum(wrong, 1))).astype(np.int64)
+    return Check("a tile edge of {need} is no power of two; the nearest is {limit}", wrong, nearest, ok=wrong == 0)
+
+
+@constraint
+def least_tile(f: Facts) -> Check:
+    """tl.dot takes no edge below 16 for 16-bit types; smaller problems are padded."""
+    edge = np.minimum(np.minimum(f.table.cta_m, f.table.cta_n), f.table.cta_k)
+    return Check("a tile edge of {need} is below the {limit} that tl.dot takes", edge, LEAST_TILE, ok=edge >= LEAST_TILE)
+
+
+@constraint
+def tile_elements(f: Facts) -> Check:
+    """Triton limits the elements of one tensor."""
+    t = f.table
+    largest = np.maximum(np.maximum(t.cta_m.astype(np.int64) * t.cta_k, t.cta_n.astype(np.int64) * t.cta_k), t.cta_m.astype(np.int64) * t.cta_n)
+    return Check("a tile of {need} elements is over Triton's limit of {limit}", largest, MAX_TILE_ELEMENTS)
+
+
+@constraint
+def cta_threads(f: Facts) -> Check:
+    """A CTA has at most 1024 threads."""
+    return Check("{warps} warps are {need} threads, a CTA has at most {limit}", f.table.warps * WARP_THREADS, f.hardware.max_threads_per_cta)
+
+
+@constraint
+def warp_count(f: Facts) -> Check:
+    """Triton takes a power of two of warps."""
+    return Check("{need} warps are no power of two; give {limit} or another one", f.table.warps, 4, ok=_is_power_of_two(f.table.warps))
+
+
+@constraint
+def positive_axes(f: Facts) -> Check:
+    """Stages, split_k, group_m and epilogue_subtile count from 1."""
+    t = f.table
+    least = np.minimum(np.minimum(t.stages, t.split_k), np.minimum(t.group_m, t.epilogue_subtile))
+    return Check("an axis that counts from {limit} is {need}", least, 1, ok=least >= 1)
+
+
+@constraint
+def warp_tile(f: Facts) -> Check:
+    """The warp tile divides the CTA tile and holds at least one MMA: otherwise warps repeat each other's work."""
+    low, grouped = f.lowering, (f.lowering.mma_version == WGMMA) | (f.lowering.mma_version == TCGEN05)
+    rows = np.where(grouped, 16, low.mma_m)  # of a 64-row instruction, each warp of the group holds 16
+    most = np.maximum(f.table.cta_m // rows, 1) * np.maximum(f.table.cta_n // low.mma_n, 1)
+    fits = (low.warps_m * rows <= f.table.cta_m) & (low.warps_n * low.mma_n <= f.table.cta_n)
+    sentence = "{need} warps for a {cta_m}x{cta_n} tile, which has MMA tiles for {limit}"
+    return Check(sentence, f.table.warps, most, ok=fits | (low.mma_version == FMA))
+
+
+@constraint
+def accumulator_registers(f: Facts) -> Check:
+    """The fp32 accumulator of a thread fits its registers; 256 of them always spill to DRAM-backed local memory."""
+    sentence = "the accumulator alone takes {need} registers a thread, a thread has at most {limit}"
+    return Check(sentence, f.lowering.accumulators_per_thread, f.hardware.max_registers_per_thread)
+
+
+@constraint
+def cta_registers(f: Facts) -> Check:
+    """All threads of a CTA together find their registers in one SM."""
+    least = np.minimum(f.lowering.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
+    sentence = "a CTA needs at least {need} registers, an SM of {gpu} has {limit}"
+    return Check(sentence, least.astype(np.int64) * f.table.warps * WARP_THREADS, f.hardware.registers_per_sm)
+
+
+@constraint
+def shared_memory(f: Facts) -> Check:
+    """Operand buffers, epilogue and barriers fit the shared memory of a CTA."""
+    sentence = "needs {need} B of shared memory, {gpu} gives a CTA {limit} B"
+    return Check(sentence, f.lowering.shared_memory_bytes, f.hardware.shared_memory_per_cta_bytes)
+
+
+@constraint
+def tensor_memory(f: Facts) -> Check:
+    """tcgen05 accumulates in tensor memory, which has 512 columns of 128 lanes."""
+    columns = np.where(f.lowering.mma_version == TCGEN05, cdiv(f.table.cta_m, 128) * f.table.cta_n, 0)
+    return Check("the accumulator takes {need} columns of tensor memory, an SM has {limit}", columns, TENSOR_MEMORY_COLUMNS)
+
+
+@constraint
+def tma_hardware(f: Facts) -> Check:
+    """TMA came with sm_90."""
+    major, minor = f.hardware.compute_capability
+    sentence = "TMA needs compute capability {need}, {gpu} has {limit}"
+    return Check(sentence, 9.0, float(f"{major}.{minor}"), ok=~f.tma | f.hardware.has_tma)
+
+
+@constraint
+def tma_row_stride(f: Facts) -> Check:
+    """TMA takes rows whose starts are multiples of 16 bytes."""
+    strides = [f.problem.lda * f.problem.element_bytes, f.problem.ldb * f.problem.element_bytes]
+    stride = next((s for s in strides if s % TMA_ALIGNMENT_BYTES), strides[0])
+    sentence = "row stride {need} B is not a multiple of the {limit} B that TMA needs"
+    return Check(sentence, stride, TMA_ALIGNMENT_BYTES, ok=~f.tma | (stride % TMA_ALIGNMENT_BYTES == 0))
+
+
+@constraint
+def tma_base(f: Facts) -> Check:
+    """TMA takes base pointers that are multiples of 16 bytes."""
+    sentence = "base pointers are multiples of {need} B, TMA needs {limit} B"
+    return Check(sentence, f.problem.alignment_bytes, TMA_ALIGNMENT_BYTES, ok=~f.tma | (f.problem.alignment_bytes >= TMA_ALIGNMENT_BYTES))
+
+
+@constraint
+def tma_box(f: Facts) -> Check:
+    """A TMA box has at most 256 elements along an edge."""
+    edge = np.maximum(np.maximum(f.table.cta_m, f.table.cta_n), f.table.cta_k)
+    return Check("a TMA box edge of {need} elements is over the limit of {limit}", edge, MAX_TMA_BOX, ok=~f.tma | (edge <= MAX_TMA_BOX))
+
+
+@constraint
+def tma_box_bytes(f: Facts) -> Check:
+    """The innermost edge of a TMA box is a multiple of 16 bytes."""
+    edge = np.minimum(np.minimum(f.table.cta_m, f.table.cta_n // f.table.epilogue_subtile), f.table.cta_k) * f.problem.element_bytes
+    return Check("a TMA box row of {need} B is under the {limit} B that one copy moves", edge, 16, ok=~f.tma | (edge >= 16))
+
+
+@constraint
+def grid(f: Facts) -> Check:
+    """The grid has at most 2^31 - 1 tiles along x and 65535 splits along y."""
+    tiles_fit = f.lowering.tiles <= MAX_GRID_X
+    need = np.where(tiles_fit, f.table.split_k, f.lowering.tiles)
+    limit = np.where(tiles_fit, MAX_GRID_Y, MAX_GRID_X)
+    return Check("needs {need} CTAs along one axis of the grid, the driver takes {limit}", need, limit)
+
+
+@constraint
+def split_k_steps(f: Facts) -> Check:
+    """Each split has work, and enough of it to fill the pipeline."""
+    total = cdiv(f.problem.k, f.table.cta_k)
+    last_has_work = f.lowering.k_steps * (f.table.split_k - 1) < total
+    steps = np.where(last_has_work, f.lowering.k_steps, 0)
+    least = np.maximum(f.table.stages, 2)
+    sentence = "split_k={split_k} leaves {limit} K steps to a CTA, {need} are needed to fill {stages} stages"
+    return Check(sentence, least, steps, ok=(f.table.split_k == 1) | (steps >= least))
+
+
+@constraint
+def workspace(f: Facts) -> Check:
+    """The matrices and the fp32 partials of split-K fit the GPU's memory."""
+    split = f.table.split_k.astype(np.int64)
+    need = f.problem.buffer_bytes + np.where(split > 1, split * f.problem.m * f.problem.n * ACCUMULATOR_BYTES, 0)
+    return Check("needs {need} B of device memory, {gpu} has {limit} B", need, f.hardware.memory_bytes)
+
+
+@constraint
+def idle_rows(f: Facts) -> Check:
+    """Half the tile does not already cover all of M or N, where the instruction has a smaller one."""
+    least_m = np.where((f.hardware.compute_capability[0] in (9, 10)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
+    wide_m = (f.table.cta_m // 2 >= f.problem.m) & (f.table.cta_m > least_m)
+    wide_n = (f.table.cta_n // 2 >= f.problem.n) & (f.table.cta_n > LEAST_TILE)
+    need = np.where(wide_m, f.table.cta_m, f.table.cta_n)
+    have = np.where(wide_m, f.problem.m, f.problem.n)
+    return Check("a tile edge of {need} for the {limit} rows or columns there are: half of it covers them", need, have, ok=~(wide_m | wide_n))
+
+
+@constraint
+def pipeline_depth(f: Facts) -> Check:
+    """A pipeline deeper than the loop it serves holds buffers that are never filled."""
+    runs_on = f.table.flatten == 1  # the fused loop prefetches across tiles
+    steps = np.maximum(f.lowering.k_steps, 2)
+    return Check("{need} stages for a loop of {limit} steps", f.table.stages, steps, ok=runs_on | (f.table.stages <= steps))
+
+
+@constraint
+def same_kernel_stages(f: Facts) -> Check:
+    """Where loads are not asynchronous, stages change nothing: the smallest stands for all."""
+    asynchronous = f.lowering.buffers > 1
+    sentence = "stages={need} is the same kernel as stages={limit}: these loads are too narrow to be asynchronous"
+    return Check(sentence, f.table.stages, 2, ok=asynchronous | (f.table.stages <= 2))
+
+
+@constraint
+def same_raster(f: Facts) -> Check:
+    """A raster group that reaches past the grid, or over a single row or column of tiles, is another group's order."""
+    low = f.lowering
+    covering = np.where((low.tiles_n == 1) | (low.tiles_m == 1), 1, low.tiles_m)
+    smaller = np.maximum(f.table.group_m // 2, 1)  # the next smaller power of two already covers the grid
+    return Check("group_m={need} walks the tiles as group_m={limit} does", f.table.group_m, covering, ok=(f.table.group_m == 1) | (smaller < covering))
+
+
+@constraint
+def same_persistent_grid(f: Facts) -> Check:
+    """A persistent grid that gives each CTA one tile is the plain grid; flatten needs tiles to fuse."""
+    slots = f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
+    work = f.lowering.tiles * f.table.split_k
+    persistent = f.table.persistent_ctas_per_sm > 0
+    ok = np.where(persistent, work > slots, f.table.flatten == 0)
+    return Check("{limit} tiles for {need} persistent CTAs: the plain grid without flatten is the same", slots, work, ok=ok)
+
+
+@constraint
+def resident_grid(f: Facts) -> Check:
+    """A persistent grid asks for no more CTAs per SM than fit there at once."""
+    low = f.lowering
+    least_registers = np.minimum(low.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
+    fits = occupancy(f.hardware, warps=f.table.warps, registers_per_thread=least_registers, shared_memory_bytes=low.shared_memory_bytes)
+    sentence = "{need} persistent CTAs per SM, of which {gpu} holds {limit}"
+    return Check(sentence, f.table.persistent_ctas_per_sm, fits.ctas_per_sm, ok=f.table.persistent_ctas_per_sm <= np.maximum(fits.ctas_per_sm, 1))
+
+
+@constraint
+def same_epilogue(f: Facts) -> Check:
+    """Split-K stores partials whole, whatever the epilogue subtile."""
+    ok = (f.table.epilogue_subtile == 1) | (f.table.split_k == 1)
+    return Check("epilogue_subtile={need} does nothing with split_k: {limit} stands for it", f.table.epilogue_subtile, 1, ok=ok)

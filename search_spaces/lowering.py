@@ -1,0 +1,199 @@
+"""What Triton makes of a schedule: MMA instruction, warp grid, operand buffers, shared memory and registers, before anything is compiled.
+
+The rules are those of `AccelerateMatmul.cpp`, `Utility.cpp` and the pipeliner of Triton 3.6 to 3.9, confirmed by compiling (tests/test_lowering.py keeps
+compiled numbers). In plain Triton the warp grid and the instruction follow from the CTA tile and `warps`; they are computed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.families import families
+from search_spaces.hardware import Hardware
+from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.schedule import Schedule, Tile
+from search_spaces.table import Column, ScheduleTable
+
+Flags = NDArray[np.bool_]
+
+FMA, MMA_SYNC, WGMMA, TCGEN05 = 0, 2, 3, 5  # Triton's own version numbers
+MMA_NAMES = {FMA: "fma", MMA_SYNC: "mma.sync", WGMMA: "wgmma", TCGEN05: "tcgen05"}
+MBARRIER_BYTES = 8
+CP_ASYNC_LEAST_BYTES = 4  # a narrower copy is not issued asynchronously
+BASE_REGISTERS = 28  # loop state and addresses of a compiled kernel that holds nothing else; median over the compiled landscape
+PARTIAL_REGISTERS = 24  # addresses and masks of partial sums that TMA does not store
+FLATTEN_REGISTERS = 8  # the tile's coordinates live through the fused loop
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One value per row of the table it was made from."""
+
+    mma_version: Column
+    mma_m: Column
+    mma_n: Column
+    mma_k: Column
+    warps_m: Column
+    warps_n: Column
+    buffers: Column  # copies of the A and B tile in shared memory
+    operand_bytes: Column  # all buffers of A and B
+    shared_memory_bytes: Column
+    accumulators_per_thread: Column  # registers that the fp32 accumulator takes in a thread; none where it lies in tensor memory
+    registers_per_thread: Column  # estimate; the compiled number replaces it
+    k_steps: Column  # K tiles that one CTA works through for one output tile
+    tiles: NDArray[np.int64]  # output tiles, without split-K
+    tiles_m: Column
+    tiles_n: Column
+
+    def warp_tile(self, row: int, cta: Tile) -> Tile:
+        return Tile(-(-cta.m // int(self.warps_m[row])), -(-cta.n // int(self.warps_n[row])), cta.k)
+
+    def mma_tile(self, row: int) -> Tile:
+        return Tile(int(self.mma_m[row]), int(self.mma_n[row]), int(self.mma_k[row]))
+
+    def instruction(self, row: int) -> str:
+        return f"{MMA_NAMES[int(self.mma_version[row])]} {self.mma_tile(row)}"
+
+
+def cdiv(a: NDArray[np.int32] | int, b: NDArray[np.int32] | int) -> Column:
+    return np.asarray(-(-np.asarray(a) // np.asarray(b)), dtype=np.int32)
+
+
+def loads_by_tma(table: ScheduleTable) -> Flags:
+    return table.is_family(name for name, family in families().items() if family.loads == "tma")
+
+
+def stores_by_tma(problem: Problem) -> bool:
+    """TMA writes whole 16-byte chunks, so rows of C must be whole chunks long and start at one; otherwise the family stores through pointers."""
+    return problem.row_alignment_bytes("c") == 16 and problem.n * problem.out_bytes % 16 == 0
+
+
+def load_vector_bytes(problem: Problem, operand: str) -> int:
+    """Bytes that one pointer load of `a` or `b` may take at once: all that the starts of its rows are known to be a multiple of."""
+    return problem.row_alignment_bytes(operand)
+
+
+def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowering:
+    """The lowering of every row for this problem on this chip."""
+    version = _mma_version(table, problem, hardware)
+    warps_m, warps_n = _warp_grid(table, version)
+    mma_n = _mma_n(table, version)
+    tma = loads_by_tma(table)
+    steps = cdiv(cdiv(problem.k, table.cta_k), table.split_k)
+    tiles_m, tiles_n = cdiv(problem.m, table.cta_m), cdiv(problem.n, table.cta_n)
+    buffers = _buffers(table, problem, hardware, version, tma)
+    operand_bytes = buffers * table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes
+    accumulators = table.cta_m * table.cta_n // (32 * table.warps)
+    return Lowering(
+        mma_version=version,
+        mma_m=np.where(version == TCGEN05, np.minimum(table.cta_m, 128), np.where(version == WGMMA, 64, 16)).astype(np.int32),
+        mma_n=mma_n,
+        mma_k=np.where(version == FMA, 1, 32 // problem.element_bytes).astype(np.int32),
+        warps_m=warps_m,
+        warps_n=warps_n,
+        buffers=buffers,
+        operand_bytes=operand_bytes,
+        shared_memory_bytes=_shared_memory(table, problem, tma, version, operand_bytes, warps_n),
+        accumulators_per_thread=np.where(version == TCGEN05, 0, accumulators).astype(np.int32),
+        registers_per_thread=_registers(table, problem, version, tma, accumulators),
+        k_steps=steps,
+        tiles=tiles_m.astype(np.int64) * tiles_n,
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+    )
+
+
+def lower_one(schedule: Schedule, problem: Problem, hardware: Hardware) -> Lowering:
+    return lower(ScheduleTable.of([schedule]), problem, hardware)
+
+
+def _mma_version(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Column:
+    """`AccelerateMatmul.cpp`: the newest instruction that the tile is legal for; older cores than sm_80 get FMAs from Triton 3.3 on."""
+    whole_m, whole_n = table.cta_m % 64 == 0, table.cta_n % 16 == 0
+    deep = table.cta_k * problem.element_bytes >= 32
+    fallback = MMA_SYNC if hardware.has_triton_mma and problem.element_bytes == 2 else FMA
+    major = hardware.compute_capability[0]
+    if problem.element_bytes != 2 or major not in (9, 10):
+        return np.full(len(table), fallback, dtype=np.int32)
+    if major == 9:
+        return np.where(whole_m & whole_n & deep & (table.warps % 4 == 0), WGMMA, fallback).astype(np.int32)
+    return np.where(whole_m & whole_n & deep & _one_of(table.warps, (4, 8)), TCGEN05, fallback).astype(np.int32)
+
+
+def _one_of(column: Column, values: Iterable[int]) -> Flags:
+    return np.asarray(np.isin(column, list(values)))
+
+
+def _warp_grid(table: ScheduleTable, version: Column) -> tuple[Column, Column]:
+    """Warps along M and N. mma.sync balances the repetitions of 16x8; wgmma stacks warp groups along M while rows last, then along N."""
+    grouped = (version == WGMMA) | (version == TCGEN05)
+    warps_m = np.where(grouped, np.minimum(4, table.warps), 1).astype(np.int32)
+    warps_n = np.ones_like(warps_m)
+    reps_m, reps_n = cdiv(table.cta_m, 16), cdiv(table.cta_n, 8)
+    for _ in range(6):  # up to 64 warps
+        grow = warps_m * warps_n < table.warps
+        along_m = np.where(grouped, table.cta_m > 16 * warps_m, reps_m >= reps_n)
+        grow_m, grow_n = grow & along_m, grow & ~along_m
+        warps_m, warps_n = np.where(grow_m, warps_m * 2, warps_m), np.where(grow_n, warps_n * 2, warps_n)
+        reps_m, reps_n = np.where(grow_m, np.maximum(reps_m // 2, 1), reps_m), np.where(grow_n, np.maximum(reps_n // 2, 1), reps_n)
+    return warps_m.astype(np.int32), warps_n.astype(np.int32)
+
+
+def _mma_n(table: ScheduleTable, version: Column) -> Column:
+    """wgmma takes the widest legal N of a warp group's share of the tile; tcgen05 the tile's; mma.sync 8."""
+    groups_n = np.maximum(table.warps // np.maximum(table.cta_m // 16, 1), 1)
+    wgmma_n = np.minimum(np.maximum(table.cta_n // groups_n, 8), 256)
+    return np.where(version == WGMMA, wgmma_n, np.where(version == TCGEN05, np.minimum(table.cta_n, 256), 8)).astype(np.int32)
+
+
+def _buffers(table: ScheduleTable, problem: Problem, hardware: Hardware, version: Column, tma: Flags) -> Column:
+    """Copies of each operand tile. wgmma and tcgen05 read shared memory while the next tile lands, which takes one buffer more than mma.sync."""
+    vector_bytes = min(load_vector_bytes(problem, "a"), load_vector_bytes(problem, "b"))
+    asynchronous = tma | (hardware.has_cp_async and vector_bytes >= CP_ASYNC_LEAST_BYTES)
+    ring = np.where((version == WGMMA) | (version == TCGEN05), table.stages, np.maximum(table.stages - 1, 1))
+    return np.where(asynchronous, ring, 1).astype(np.int32)
+
+
+def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: Column, operand_bytes: Column, warps_n: Column) -> Column:
+    """Bytes of shared memory of a CTA, as Triton's allocator ends up with.
+
+    Operands and what the epilogue needs share memory where the operands are dead by then; in a fused loop over tiles they never are. Exact for every
+    aligned row of the compiled landscape of sm_90; elsewhere at most the bytes of one output tile too high.
+    """
+    elements = table.cta_m * table.cta_n
+    staged = tma & (table.split_k == 1) & stores_by_tma(problem)
+    store_bytes = np.where(staged, elements * problem.out_bytes // table.epilogue_subtile, 0)
+    # C is staged beside the operands by wgmma, and wherever a CTA goes on to its next tile; else in their place
+    apart = ((version == WGMMA) & (table.cta_n // np.maximum(warps_n, 1) >= 16)) | (table.persistent_ctas_per_sm > 0)
+    # splitting the fp32 accumulator in halves moves it between the warps that share N
+    halved = staged & (version == WGMMA) & (table.epilogue_subtile > 1) & (warps_n > 1)
+    regroup_bytes = np.where(halved, elements * ACCUMULATOR_BYTES // 2, 0)
+    # an accumulator that leaves through pointers is put into whole rows first, a long one in parts
+    per_thread = elements // (32 * table.warps)
+    parts = np.where(version == TCGEN05, 4, np.where(tma & (per_thread > np.where(version == WGMMA, 16, 8)), 2, 1))
+    row_bytes = np.where(table.split_k > 1, ACCUMULATOR_BYTES, problem.out_bytes)
+    fused = table.flatten == 1
+    direct = staged | (tma & (version == WGMMA) & ~fused)
+    rows_bytes = np.where(direct, 0, elements * row_bytes // parts)
+    beside = np.where(fused, regroup_bytes + rows_bytes + store_bytes, np.where(apart, store_bytes, 0))
+    after = np.where(fused, 0, np.maximum(regroup_bytes, np.maximum(rows_bytes, np.where(apart, 0, store_bytes))))
+    buffers = operand_bytes // np.maximum(table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes, 1)
+    barrier_bytes = np.where(tma, MBARRIER_BYTES * buffers, 0) + np.where(version == TCGEN05, 2 * MBARRIER_BYTES, 0)
+    return np.asarray(np.maximum(operand_bytes, after) + beside + barrier_bytes, dtype=np.int32)
+
+
+def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Flags, accumulators: NDArray[np.int64]) -> Column:
+    """Registers a thread is expected to need: accumulator, fragments of A and B (mma.sync), 64-bit addresses (pointer loads), loop state."""
+    threads = 32 * table.warps
+    vectors = table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes // (16 * threads)
+    address_registers = np.where(tma, 0, 2 * vectors)
+    fragment_registers = np.where(version == MMA_SYNC, (cdiv(table.cta_m, 16) * 4 + cdiv(table.cta_n, 8) * 2) // np.maximum(table.warps // 2, 1), 0)
+    partial_registers = np.where(tma & (table.split_k > 1), PARTIAL_REGISTERS, 0)
+    total = accumulators + partial_registers + BASE_REGISTERS + FLATTEN_REGISTERS * table.flatten + address_registers + fragment_registers
+    return np.asarray(total, dtype=np.int32)
+
+

@@ -1,0 +1,63 @@
+"""Many schedules as numpy columns: what enumeration, constraints and cost models work on.
+
+A single schedule is a table of one row, so that each rule is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.schedule import AXES, Schedule
+
+Column = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class ScheduleTable:
+    """Schedules as columns of equal length. `family` holds indices into `families`."""
+
+    families: tuple[str, ...]
+    family: Column
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.family)
+
+    def __getattr__(self, axis: str) -> Column:
+        try:
+            columns: Mapping[str, Column] = self.__dict__["columns"]
+            return columns[axis]
+        except KeyError:
+            raise AttributeError(axis) from None
+
+    def is_family(self, names: Iterable[str]) -> NDArray[np.bool_]:
+        """True in the rows whose family is one of `names`."""
+        wanted = set(names)
+        return np.isin(self.family, [code for code, name in enumerate(self.families) if name in wanted])
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> ScheduleTable:
+        return ScheduleTable(self.families, self.family[rows], {axis: column[rows] for axis, column in self.columns.items()})
+
+    def schedule(self, row: int) -> Schedule:
+        return Schedule(family=self.families[int(self.family[row])], **{axis: int(column[row]) for axis, column in self.columns.items()})
+
+    def schedules(self) -> list[Schedule]:
+        return [self.schedule(row) for row in range(len(self))]
+
+    @staticmethod
+    def of(schedules: Sequence[Schedule]) -> ScheduleTable:
+        families = tuple(dict.fromkeys(s.family for s in schedules))
+        rows = [asdict(s) for s in schedules]
+        family = np.array([families.index(s.family) for s in schedules], dtype=np.int32)
+        return ScheduleTable(families, family, {axis: np.array([row[axis] for row in rows], dtype=np.int32) for axis in AXES})
+
+    @staticmethod
+    def concatenate(tables: Sequence[ScheduleTable]) -> ScheduleTable:
+        families = tuple(dict.fromkeys(name for table in tables for name in table.families))
+        recode = [np.array([families.index(name) for name in table.families], dtype=np.int32)[table.family] for table in tables]
+        columns = {axis: np.concatenate([table.columns[axis] for table in tables]) for axis in AXES}
+        return ScheduleTable(families, np.concatenate(recode), columns)

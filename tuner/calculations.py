@@ -1,0 +1,71 @@
+"""The hand calculations as text: the roofline of a product and the occupancy of a CTA, for any GPU file."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.roofline import on_chip_bytes, roofline
+from search_spaces.errors import UserError
+from search_spaces.hardware import Hardware
+from search_spaces.occupancy import occupancy
+from search_spaces.problem import Problem
+from search_spaces.schedule import Tile
+from tuner.report import table
+
+
+def parse_tile(text: str) -> Tile | None:
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
+    if not match or "0" in match.groups():
+        raise UserError(f"tile {text!r} is not MxNxK of numbers above 0; for example 128x128x32")
+    return Tile(*map(int, match.groups()))
+
+
+def roofline_facts(problem: Problem, hardware: Hardware, tile: str) -> dict[str, float | str]:
+    """FLOPs, bytes, FLOP/B, seconds."""
+    cta = parse_tile(tile)
+    roof = roofline(problem, hardware, cta)
+    facts: dict[str, float | str] = {
+        "flops": roof.flops,
+        "dram_bytes": roof.dram_bytes,
+        "intensity": roof.intensity,
+        "ridge": roof.ridge,
+        "attainable_flops": roof.attainable_flops,
+        "compute_seconds": roof.compute_seconds,
+        "memory_seconds": roof.memory_seconds,
+        "lower_bound_seconds": roof.lower_bound_seconds,
+        "upper_bound_seconds": roof.upper_bound_seconds,
+        "limiter": roof.limiter,
+    }
+    if cta is not None:
+        facts["operand_buffer_bytes"], facts["accumulator_bytes"] = on_chip_bytes(cta, problem.element_bytes)
+    return facts
+
+
+def roofline_text(problem: Problem, hardware: Hardware, tile: str) -> str:
+    facts = roofline_facts(problem, hardware, tile)
+    rows = [(name, value if isinstance(value, str) else f"{value:.6g}") for name, value in facts.items()]
+    how = f"CTA tile {tile}, no reuse between tiles" if tile else "every element read once"
+    return table(("figure", ">value"), rows, title=f"{problem.shape} {problem.dtype} on {hardware.name}: {how}")
+
+
+def occupancy_facts(hardware: Hardware, warps: int, registers: int, shared_memory_bytes: int) -> dict[str, float]:
+    found = occupancy(hardware, warps=warps, registers_per_thread=registers, shared_memory_bytes=shared_memory_bytes)
+    return {
+        "Block Limit SM": int(found.limit_ctas),
+        "Block Limit Registers": int(found.limit_registers),
+        "Block Limit Shared Mem": int(found.limit_shared_memory),
+        "Block Limit Warps": int(found.limit_warps),
+        "Theoretical Active Warps per SM": int(found.warps_per_sm),
+        "Theoretical Occupancy": round(100 * float(found.theoretical), 2),
+    }
+
+
+def occupancy_text(hardware: Hardware, warps: int, registers: int, shared_memory_bytes: int) -> str:
+    """Laid out as the Occupancy section of Nsight Compute."""
+    facts = occupancy_facts(hardware, warps, registers, shared_memory_bytes)
+    units = {"Theoretical Occupancy": "%", "Theoretical Active Warps per SM": "warp"}
+    rows = [(name, units.get(name, "block"), value) for name, value in facts.items()]
+    title = f"{hardware.name}: {warps} warps, {registers} registers a thread, {shared_memory_bytes} B of shared memory"
+    return table(("Metric Name", "Metric Unit", ">Metric Value"), rows, title=title)

@@ -1,0 +1,157 @@
+"""The family `pointer`: loads through pointers, for any strides and alignment; one CTA a tile and split."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tuner.kernels import launch, raster, reduction
+from tuner.kernels.launch import Call
+from tuner.kernels.raster import tile_of
+from tuner.kernels.reduction import split_workspace, sum_splits_call
+
+
+@triton.jit
+def multiple(x, UNIT: tl.constexpr):
+    """x in 64 bits and known to be a multiple of UNIT; by itself Triton learns of multiples of 16 alone, and loads of 16 bytes need only 8 elements."""
+    return tl.multiple_of(tl.cast(x, tl.int64), UNIT)
+
+
+@triton.jit
+def wrapped(places, EXTENT, UNIT: tl.constexpr):
+    """Places past the end wrap to ones that exist: what is loaded there is not stored, and the loads need no mask. EXTENT is a multiple of UNIT."""
+    return tl.max_contiguous(tl.multiple_of(places % EXTENT, UNIT), UNIT).to(tl.int64)
+
+
+@triton.jit
+def pointer_gemm(
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    UNIT_M: tl.constexpr,
+    UNIT_N: tl.constexpr,
+    UNIT_K: tl.constexpr,
+    UNIT_A: tl.constexpr,
+    UNIT_B: tl.constexpr,
+    UNIT_C: tl.constexpr,
+    CTA_M: tl.constexpr,
+    CTA_N: tl.constexpr,
+    CTA_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
+    """C = A @ B. With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z]."""
+    tile_m, tile_n = tile_of(tl.program_id(0), tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N), GROUP_M)
+    rows = tile_m * CTA_M + tl.arange(0, CTA_M)
+    columns = tile_n * CTA_N + tl.arange(0, CTA_N)
+    inner = tl.arange(0, CTA_K)
+
+    steps = tl.cdiv(K, CTA_K)
+    split = tl.program_id(1)
+    steps_per_split = tl.cdiv(steps, SPLIT_K)
+    first = split * steps_per_split
+    last = min(first + steps_per_split, steps)
+
+    a_row, a_column = multiple(stride_am, UNIT_A[0]), multiple(stride_ak, UNIT_A[1])
+    b_row, b_column = multiple(stride_bk, UNIT_B[0]), multiple(stride_bn, UNIT_B[1])
+    a_step, b_step = a_column * CTA_K, b_row * CTA_K
+    a_tile = a + first * a_step + wrapped(rows, M, UNIT_M)[:, None] * a_row + inner[None, :] * a_column
+    b_tile = b + first * b_step + inner[:, None] * b_row + wrapped(columns, N, UNIT_N)[None, :] * b_column
+    accumulator = tl.zeros((CTA_M, CTA_N), dtype=tl.float32)
+    for step in range(first, last):
+        if EVEN_K:
+            a_part = tl.load(a_tile)
+            b_part = tl.load(b_tile)
+        else:
+            left = tl.multiple_of(K - step * CTA_K, UNIT_K)
+            a_part = tl.load(a_tile, mask=inner[None, :] < left, other=0.0)
+            b_part = tl.load(b_tile, mask=inner[:, None] < left, other=0.0)
+        accumulator = tl.dot(a_part, b_part, accumulator)
+        a_tile += a_step
+        b_tile += b_step
+
+    width = multiple(N, UNIT_N)
+    places = c + split * (M * width) + rows[:, None] * multiple(stride_cm, UNIT_C) + columns[None, :]
+    tl.store(places, accumulator.to(c.dtype.element_ty), mask=(rows < M)[:, None] & (columns < width)[None, :])
+
+
+def unit(x: int) -> int:
+    """The largest power of two up to 16 that x is a multiple of."""
+    return math.gcd(x, 16)
+
+
+def pointer_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
+    """Why this schedule cannot run on these tensors; None where it can."""
+    if a.dtype != b.dtype or a.dtype not in (torch.float16, torch.bfloat16):
+        return f"A is {a.dtype} and B is {b.dtype}; both must be float16 or both bfloat16"
+    if c.dtype not in (a.dtype, torch.float32):
+        return f"C is {c.dtype}; it must be {a.dtype} or float32"
+    (m, n), k = c.shape, a.shape[1]
+    if n > 1 and c.stride(1) != 1:
+        return f"neighbours in a row of C are {c.stride(1)} elements apart; they must be side by side"
+    for extent, tile in ((m, schedule.cta_m), (n, schedule.cta_n), (k, schedule.cta_k)):
+        if extent > 2**31 - 1 - tile:
+            return f"an extent of {extent} with tiles of {tile} passes 2**31 - 1, the last tile coordinate"
+    tiles = triton.cdiv(m, schedule.cta_m) * triton.cdiv(n, schedule.cta_n)
+    if tiles * schedule.split_k > 2**31 - 1:
+        return f"{tiles} tiles and {schedule.split_k} splits pass 2**31 - 1, the most CTAs of a grid"
+    return None
+
+
+def pointer_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None) -> list[Call]:
+    """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements. The grid does not depend on `sms`."""
+    (m, k), n = a.shape, b.shape[1]
+    if m == 0 or n == 0:
+        return []
+    splits = schedule.split_k
+    if splits > 1 and workspace is None:
+        workspace = split_workspace(c, splits)
+    out = c if workspace is None or splits == 1 else workspace
+    tiles_m, tiles_n = triton.cdiv(m, schedule.cta_m), triton.cdiv(n, schedule.cta_n)
+    arguments = {
+        "a": a,
+        "b": b,
+        "c": out,
+        "M": m,
+        "N": n,
+        "K": k,
+        "stride_am": a.stride(0),
+        "stride_ak": a.stride(1),
+        "stride_bk": b.stride(0),
+        "stride_bn": b.stride(1),
+        "stride_cm": out.stride(-2),
+    }
+    constants = {
+        "UNIT_M": unit(m) if a.stride(0) == 1 else 1,
+        "UNIT_N": unit(n),
+        "UNIT_K": unit(k),
+        "UNIT_A": (unit(a.stride(0)), unit(a.stride(1))),
+        "UNIT_B": (unit(b.stride(0)), unit(b.stride(1))),
+        "UNIT_C": unit(out.stride(-2)),
+        "CTA_M": schedule.cta_m,
+        "CTA_N": schedule.cta_n,
+        "CTA_K": schedule.cta_k,
+        "GROUP_M": min(schedule.group_m, tiles_m),
+        "SPLIT_K": splits,
+        "EVEN_K": k % schedule.cta_k == 0,
+    }
+    gemm = Call(pointer_gemm, (tiles_m * tiles_n, splits, 1), arguments, constants, schedule.warps, schedule.stages)
+    return [gemm] if out is c else [gemm, sum_splits_call(out, c)]
+
+
+supports = pointer_supports
+calls = pointer_calls
+EXPORTS = (*launch.EXPORTS, *raster.EXPORTS, *reduction.EXPORTS, multiple, wrapped, pointer_gemm, unit, pointer_supports, pointer_calls)

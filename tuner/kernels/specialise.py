@@ -1,0 +1,65 @@
+"""Which binary a call is, compiled without a GPU for a named chip, and the launch of exactly that binary.
+
+The rules of `signature_of` are those of Triton's own just-in-time path, which a test compares them with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tuner.kernels.launch import Call
+
+WARP_SIZE = 32
+DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def cuda_target(compute_capability: int) -> GPUTarget:
+    """compute_capability: 90 for 9.0."""
+    return GPUTarget("cuda", compute_capability, WARP_SIZE)
+
+
+def signature_of(value: Any, *, alignment_bytes: int = 16) -> tuple[str, bool]:
+    """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles a binary for. An integer of 1 becomes a constant."""
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{DTYPE_NAMES[value.base.dtype]}{list(value.block_shape)}>", False
+    if isinstance(value, torch.Tensor):
+        return f"*{DTYPE_NAMES[value.dtype]}", alignment_bytes % 16 == 0 and value.data_ptr() % 16 == 0
+    if value == 1:
+        return "constexpr", False
+    return "i32" if -(2**31) <= value < 2**31 else "i64", value % 16 == 0
+
+
+def source_of(call: Call, *, alignment_bytes: int = 16) -> ASTSource:
+    """alignment_bytes: what the tensors that the binary will be launched with start at a multiple of."""
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int], Any] = {}
+    attributes: dict[tuple[int], list[list[Any]]] = {}
+    for position, name in enumerate(call.kernel.arg_names):
+        if name in call.constants:
+            signature[name], constants[position,] = "constexpr", call.constants[name]
+            continue
+        value = call.arguments[name]
+        signature[name], divisible = signature_of(value, alignment_bytes=alignment_bytes)
+        if signature[name] == "constexpr":
+            constants[position,] = value
+        elif divisible:
+            attributes[position,] = [["tt.divisibility", 16]]
+    return ASTSource(call.kernel, signature, constants, attributes)
+
+
+def compile_call(call: Call, target: GPUTarget, *, alignment_bytes: int = 16) -> CompiledKernel:
+    """The binary of the call for a chip that need not be present. Tensors may be on the `meta` device."""
+    options = {"num_warps": call.warps, "num_stages": call.stages}
+    return triton.compile(source_of(call, alignment_bytes=alignment_bytes), target=target, options=options)
+
+
+def run_compiled(compiled: CompiledKernel, call: Call) -> None:
+    """Launches the binary on the current stream. The first launch loads it, so it has to come before the capture of a CUDA graph."""
+    values = call.arguments | call.constants
+    compiled[call.grid](*(values[name] for name in call.kernel.arg_names))

@@ -1,0 +1,340 @@
+"""The search itself: rank, compile, measure, record, and prove the winner against the library. The strategy proposes; this owns the budget.
+
+Compiling and measuring overlap: workers compile the next schedules while the measuring process times the last one. Each result is stored before the
+next one is asked for, so that whatever kills the search costs at most the measurement in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from db.records import Environment, Estimated, Finalist, Measurement, Record
+from db.store import Store
+from search_spaces.errors import UserError
+from search_spaces.hardware import Hardware
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule
+from search_spaces.space import Space
+from tuner.comparing import compare
+from tuner.compiling import Compiled, CompileJob, CompilePool
+from tuner.kernels.sources import kernel_hash
+from tuner.measuring import Measured, MeasureSettings, MeasuringProcess
+from tuner.ranking import DEFAULT_MODEL, Ranking, rank, tiles
+from tuner.resources import compile_workers
+from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy
+
+FINALISTS = 8  # leaders that are timed again beside the library
+FINALS_SECONDS = 3.0
+COMPILE_LIMIT_SECONDS = 60.0
+HEAVY_SPILL_SLOTS = 64  # a schedule that spills more is measured after those that do not (a 48-slot spill has been a true winner elsewhere)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person asked for."""
+
+    problem: Problem
+    hardware: Hardware
+    space: Space
+    model: str = DEFAULT_MODEL
+    strategy: str = "ranked"
+    trials: int = 64  # schedules measured at most; without the GPU, compiled at most
+    budget_seconds: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one schedule."""
+
+    rank: int
+    schedule: Schedule
+    measurement: Measurement
+    trial_id: int
+    from_store: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """For whoever shows it: counts, the best so far, and the seconds left of the budget."""
+
+    compiled: int
+    measured: int
+    failed: int
+    total: int
+    best: Outcome | None
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    ranking: Ranking
+    run_id: int
+    outcomes: tuple[Outcome, ...]
+    finalists: tuple[Finalist, ...]
+    measured: bool
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def winner(self) -> Outcome | None:
+        """The schedule that the finals crowned; None where nothing was measured."""
+        crowned = {finalist.trial_id for finalist in self.finalists if finalist.winner}
+        return next((outcome for outcome in self.outcomes if outcome.trial_id in crowned), None)
+
+
+@dataclass
+class _Run:
+    """The state of one search under way."""
+
+    request: Request
+    ranking: Ranking
+    store: Store
+    environment: Environment
+    run_id: int
+    protocol: str
+    deadline: float | None
+    report: Callable[[Progress], None]
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    hashes: dict[str, int] = field(default_factory=dict)
+    compiled: int = 0
+
+    @property
+    def best(self) -> Outcome | None:
+        timed = [o for o in self.outcomes.values() if o.measurement.status == "ok"]
+        return min(timed, key=lambda o: o.measurement.median_us or float("inf"), default=None)
+
+    @property
+    def best_us(self) -> float | None:
+        return self.best.measurement.median_us if self.best else None
+
+    def out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def show(self) -> None:
+        failed = sum(o.measurement.median_us is None and o.measurement.status not in ("compiled", "duplicate") for o in self.outcomes.values())
+        measured = sum(o.measurement.median_us is not None for o in self.outcomes.values())
+        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        total = min(self.request.trials, len(self.ranking.table))
+        self.report(Progress(compiled=self.compiled, measured=measured, failed=failed, total=total, best=self.best, seconds_left=left))
+
+
+def search(
+    request: Request,
+    store: Store,
+    environment: Environment,
+    *,
+    measuring: Callable[[Path], MeasuringProcess] | None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> SearchResult:
+    """Find the fastest schedule. `measuring` makes the measuring process, given the compiler's cache; None compiles and ranks only.
+
+    Raises UserError for a request that cannot be served; nothing is written then. KeyboardInterrupt marks the run as interrupted and goes on up.
+    """
+    started = time.monotonic()
+    ranking = rank(request.problem, request.hardware, request.space, request.model)
+    propose = load_strategy(request.strategy)
+    run_id = store.begin_run(environment, json.dumps(_request_text(request)))
+    deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measuring else 0)
+    protocol = MeasureSettings().protocol if measuring else "compile"
+    run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report)
+    settings = StrategySettings(seed=request.seed, batch=request.trials, limit=request.trials)
+    proposals = propose(Candidates(table=ranking.table, seconds=ranking.estimates.seconds), settings)
+    status = "interrupted"
+    finalists: tuple[Finalist, ...] = ()
+    notes: tuple[str, ...] = ()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+            cache = Path(folder)
+            with CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, cache) as pool:
+                if measuring is None:
+                    _drive(run, proposals, pool, None)
+                else:
+                    with measuring(cache) as process:
+                        _drive(run, proposals, pool, process)
+                        finalists = _finals(run, process)
+                        notes = tuple(process.notes)
+        status = "finished"
+    finally:
+        proposals.close()
+        store.finish_run(run_id, status)
+    outcomes = tuple(sorted(run.outcomes.values(), key=_place))
+    return SearchResult(
+        ranking=ranking,
+        run_id=run_id,
+        outcomes=outcomes,
+        finalists=finalists,
+        measured=measuring is not None,
+        seconds=time.monotonic() - started,
+        notes=notes,
+    )
+
+
+def _request_text(request: Request) -> dict[str, object]:
+    plain = {"model": request.model, "strategy": request.strategy, "trials": request.trials, "seed": request.seed}
+    return {"problem": asdict(request.problem), "gpu": request.hardware.name, "space": request.space.name, "budget_seconds": request.budget_seconds, **plain}
+
+
+def _place(outcome: Outcome) -> tuple[float, int]:
+    return (outcome.measurement.median_us if outcome.measurement.median_us is not None else float("inf"), outcome.rank)
+
+
+def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: CompilePool, process: MeasuringProcess | None) -> None:
+    """Batches from the strategy, results back to it, until it has no more, the trials are used up or the time is."""
+    known = {} if process is None and run.protocol != "compile" else run.store.known(
+        run.request.problem, run.environment, {name: kernel_hash(name) for name in run.request.space.axes}, run.protocol
+    )
+    trials: list[Trial] | None = None
+    spent = 0
+    while spent < run.request.trials and not run.out_of_time():
+        try:
+            rows = next(proposals) if trials is None else proposals.send(trials)
+        except StopIteration:
+            return
+        rows = rows[: run.request.trials - spent]
+        fresh = [row for row in rows if not _answer_from_store(run, row, known)]
+        _work_through(run, fresh, pool, process)
+        spent += len(rows)
+        trials = [_trial(row, run.outcomes[row]) for row in rows if row in run.outcomes]
+
+
+def _trial(row: int, outcome: Outcome) -> Trial:
+    median = outcome.measurement.median_us
+    return Trial(row=row, status=outcome.measurement.status, seconds=None if median is None else median * 1e-6)
+
+
+def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Measurement]]) -> bool:
+    schedule = run.ranking.table.schedule(row)
+    if schedule not in known:
+        return False
+    trial_id, measurement = known[schedule]
+    run.outcomes[row] = Outcome(rank=row, schedule=schedule, measurement=measurement, trial_id=trial_id, from_store=True)
+    if measurement.binary_hash and measurement.status == "ok":
+        run.hashes.setdefault(measurement.binary_hash, row)
+    run.show()
+    return True
+
+
+def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: MeasuringProcess | None) -> None:
+    """Compile the rows in their order and measure each as soon as it is compiled; heavy spillers last."""
+    jobs = {run.ranking.table.schedule(row): row for row in rows}
+    pool.submit([_job(run, schedule) for schedule in jobs])
+    waiting, ready, late = len(jobs), [], []  # type: ignore[var-annotated]
+    while (waiting or ready or late) and not run.out_of_time():
+        for job, compiled in pool.poll(0.0 if ready else 0.2):
+            waiting -= 1
+            run.compiled += 1
+            row = jobs[job.schedule]
+            if compiled.status != "ok" or process is None:
+                _record(run, row, _compile_measurement(compiled))
+            elif run.hashes.setdefault(compiled.binary_hash, row) != row:
+                twin = run.ranking.table.schedule(run.hashes[compiled.binary_hash])
+                _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same binary as '{twin}'"))
+            else:
+                (late if compiled.spill_slots > HEAVY_SPILL_SLOTS else ready).append((row, compiled))
+        if not ready and not waiting:
+            ready, late = late, []
+        if ready and process is not None:
+            ready.sort(key=lambda item: item[0])
+            row, compiled = ready.pop(0)
+            measured = process.measure(run.ranking.table.schedule(row), run.best_us)
+            _record(run, row, _join(compiled, measured))
+        run.show()
+    pool.cancel()
+
+
+def _job(run: _Run, schedule: Schedule) -> CompileJob:
+    major, minor = run.request.hardware.compute_capability
+    return CompileJob(
+        problem=run.request.problem,
+        schedule=schedule,
+        capability=10 * major + minor,
+        sms=int(run.request.hardware.need("sms")),
+        shared_memory_limit_bytes=run.request.hardware.shared_memory_per_cta_bytes,
+    )
+
+
+def _compile_measurement(compiled: Compiled) -> Measurement:
+    if compiled.status != "ok":
+        return Measurement(status=compiled.status, message=compiled.message, compile_seconds=compiled.seconds)
+    return Measurement(
+        status="compiled",
+        registers=compiled.registers,
+        spill_slots=compiled.spill_slots,
+        shared_memory_bytes=compiled.shared_memory_bytes,
+        mma_instruction=compiled.mma_instruction,
+        binary_hash=compiled.binary_hash,
+        compile_seconds=compiled.seconds,
+    )
+
+
+def _join(compiled: Compiled, measured: Measured) -> Measurement:
+    return replace(_compile_measurement(compiled), **asdict(measured))
+
+
+def _record(run: _Run, row: int, measurement: Measurement) -> None:
+    """Store what became of a row, at once."""
+    schedule = run.ranking.table.schedule(row)
+    estimate, below = run.ranking.estimate(row), tiles(run.ranking.lowering, row, schedule)
+    record = Record(
+        problem=run.request.problem,
+        gpu=run.request.hardware.name,
+        schedule=schedule,
+        warp_tile=below.warp,
+        mma_tile=below.mma,
+        estimate=Estimated(
+            seconds=estimate.seconds,
+            limiter=estimate.limiter,
+            registers=below.registers,
+            shared_memory_bytes=below.shared_memory_bytes,
+            waves=estimate.facts.get("waves"),
+            terms=estimate.terms,
+        ),
+        environment=run.environment,
+        measurement=measurement,
+        kernel_hash=kernel_hash(schedule.family),
+        protocol=run.protocol,
+        strategy=run.request.strategy,
+        model=run.request.model,
+    )
+    trial_id = run.store.add(run.run_id, record)
+    run.outcomes[row] = Outcome(rank=row, schedule=schedule, measurement=measurement, trial_id=trial_id)
+
+
+def _finals(run: _Run, process: MeasuringProcess) -> tuple[Finalist, ...]:
+    """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call."""
+    timed = sorted((o for o in run.outcomes.values() if o.measurement.status == "ok"), key=_place)
+    leaders = timed[:FINALISTS]
+    if not leaders:
+        return ()
+    samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
+    resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
+    verdicts = compare(samples, resources)
+    finalists = tuple(
+        Finalist(
+            trial_id=outcome.trial_id,
+            rank=verdict.rank,
+            ratio=verdict.ratio,
+            ratio_low=verdict.ratio_low,
+            ratio_high=verdict.ratio_high,
+            median_us=verdict.median_us,
+            library_us=verdict.library_us,
+            tied=verdict.tied,
+            winner=verdict.winner,
+        )
+        for outcome, verdict in zip(leaders, verdicts, strict=True)
+    )
+    run.store.add_finalists(run.run_id, finalists)
+    return finalists
+
+
+def require_measured(result: SearchResult) -> None:
+    """A search that measured and found nothing is an answer of its own: exit code 1, with the commonest reason."""
+    if result.measured and result.winner is None:
+        failures = [outcome.measurement for outcome in result.outcomes]
+        raise UserError(f"none of {len(failures)} schedules gave a right answer; the first failure: {failures[0].message if failures else 'none was tried'}")

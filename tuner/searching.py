@@ -1,0 +1,95 @@
+"""From what a person wished for to a search: which GPU is there, what can be measured on it, which database, and what is to be said about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from db.store import open_store
+from search_spaces.errors import UserError
+from search_spaces.gpu_files import match_device
+from search_spaces.hardware import Hardware
+from search_spaces.problem import Problem
+from search_spaces.space import load_space
+from tuner.environment import DeviceInfo, device_present, environment
+from tuner.measuring import MeasureSettings, MeasuringProcess
+from tuner.search import Progress, Request, SearchResult, search
+
+COMPILE_TRIALS, MEASURE_TRIALS = 32, 64  # what --trials stands for when it is not given
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchWish:
+    """The options of `tuner search` as they were typed."""
+
+    problem: Problem
+    hardware: Hardware
+    space: str
+    families: tuple[str, ...]
+    model: str
+    strategy: str
+    trials: int
+    budget: str
+    seed: int
+    measure: bool
+    measure_anyway: bool
+    location: str | None
+
+
+def parse_budget(text: str) -> float | None:
+    """`30s`, `5m`, `1h` or bare seconds -> seconds; empty -> None."""
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not match or float(match[1]) == 0:
+        raise UserError(f"budget {text!r} is no time above 0; give seconds or a number with s, m or h, such as 30s")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware, DeviceInfo | None, str]:
+    """The hardware to search for, the device to measure on if any, and the sentence that says why."""
+    if not wish.measure:
+        return wish.hardware, None, "not measuring: --no-measure"
+    if device is None:
+        return wish.hardware, None, f"no GPU is present: candidates for {wish.hardware.name} are ranked and compiled, not measured"
+    capability = device.compute_capability
+    present = match_device(device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
+    if present is not None and present.name == wish.hardware.name:
+        return present, device, f"measuring on {device.name} ({device.sms} SMs, driver {device.driver})"
+    what = f"{device.name} ({present.name})" if present else f"{device.name}, which has no file here"
+    if capability != wish.hardware.compute_capability or not wish.measure_anyway:
+        return wish.hardware, None, f"the GPU present is {what}, not {wish.hardware.name}: nothing is measured"
+    return wish.hardware, device, f"measuring on {what} though {wish.hardware.name} was named"
+
+
+def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[Progress], None]) -> SearchResult:
+    """Serve the wish. Raises UserError before anything is written where it cannot be served."""
+    hardware, device, sentence = choose_device(wish, device_present())
+    space = load_space(wish.space)
+    if wish.families:
+        space = space.only(wish.families)
+    request = Request(
+        problem=wish.problem,
+        hardware=hardware,
+        space=space,
+        model=wish.model,
+        strategy=wish.strategy,
+        trials=wish.trials or (MEASURE_TRIALS if device else COMPILE_TRIALS),
+        budget_seconds=parse_budget(wish.budget),
+        seed=wish.seed,
+    )
+    request.check()
+    say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {space.size} schedules of space {space.name}")
+    say(sentence)
+    settings = MeasureSettings()
+
+    def measuring(cache: Path) -> MeasuringProcess:
+        return MeasuringProcess(wish.problem, hardware, settings, cache_dir=cache)
+
+    with open_store(wish.location) as store:
+        for warning in store.warnings:
+            say(warning)
+        say(f"database: {store.location}")
+        return search(request, store, environment(hardware.name, device), measuring=measuring if device else None, report=report)

@@ -1,0 +1,9 @@
+"""Every schedule that can run, the most promising first, so that a run that is cut short has seen the best of them."""
+
+from __future__ import annotations
+
+from tuner.strategies import Candidates, Proposals, StrategySettings, in_order
+
+
+def propose(candidates: Candidates, settings: StrategySettings) -> Proposals:
+    return in_order(candidates.by_estimate(), candidates, settings)
