@@ -98,7 +98,9 @@ def _inputs(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware
 
 def _floor(i: _Inputs) -> float:
     """No launch beats the published peak or the published bandwidth with every byte moved once."""
-    peak = i.hardware.fma_per_sm_per_clock[i.problem.dtype] * 2 * i.sms * (i.hardware.max_clock_mhz or i.hardware.need("peak_clock_mhz")) * 1e6
+    peak = (
+        i.hardware.fma_per_sm_per_clock[i.problem.dtype] * 2 * i.sms * (i.hardware.max_clock_mhz or i.hardware.need("peak_clock_mhz")) * 1e6
+    )
     return max(i.problem.flops / peak, i.problem.least_bytes / i.hardware.dram_bytes_per_second)
 
 

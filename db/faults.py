@@ -1,4 +1,4 @@
-"""Where the database is, and what may be wrong with it: each fault as one sentence that names the file. The file itself is never touched here."""
+"""Where the database is, and what may be wrong with it: each fault as one sentence that names the file, which is left as it was."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ VERSION_TABLE = "tuner_schema"
 BUSY_TIMEOUT_SECONDS = 60.0
 OTHER_FILE = "name another file with --db or TUNER_DB"
 _MAGIC = b"SQLite format 3\0"
-_NETWORK_FILE_SYSTEMS = frozenset(
-    "nfs nfs4 cifs smb3 smbfs afs ceph lustre gpfs beegfs glusterfs fuse.glusterfs fuse.sshfs fuse.ceph fuse.juicefs fuse.s3fs 9p".split()
-)
+_NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs"}
+_NETWORK_FUSE = {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.juicefs", "fuse.s3fs", "fuse.gcsfuse"}
 
 
 def default_path() -> Path:
@@ -36,7 +35,7 @@ def resolve(location: str | Path | None) -> Path | str:
 
 
 def check_file(path: Path) -> bool:
-    """Whether there is a database to read: False for no file and for an empty one. Refuses what SQLite did not write, before SQLite sees it."""
+    """Whether there is a database to read: False for no file and for an empty one. Refuses what SQLite did not write."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file in it, such as {path / 'tuner.db'}")
     try:
@@ -63,13 +62,15 @@ def prepare_folder(path: Path) -> None:
 
 
 def check_version(location: str, tables: Collection[str], version: str | None, *, older: bool = False) -> str:
-    """The schema's version. Refuses what another application or a newer tuner wrote, and what an older one wrote unless `older` is welcome."""
+    """The schema's version. Refuses what another application or a newer tuner wrote, and an older one unless `older` is welcome."""
     if version is None or not version.isdigit():
         raise UserError(f"{location} is another application's database (it has table {min(tables)!r} and no tuner's schema); {OTHER_FILE}")
     if int(version) > int(SCHEMA_VERSION):
         raise UserError(f"{location} was written by a newer tuner (schema {version}, this one knows {SCHEMA_VERSION}): upgrade the tool")
     if int(version) < int(SCHEMA_VERSION) and not older:
-        raise UserError(f"{location} was written by an older tuner (schema {version}, this one knows {SCHEMA_VERSION}): run `tuner db upgrade`")
+        raise UserError(
+            f"{location} was written by an older tuner (schema {version}, this one has {SCHEMA_VERSION}): run `tuner db upgrade`"
+        )
     return version
 
 
@@ -88,9 +89,9 @@ def fault(error: sqlite3.Error, location: str) -> UserError | None:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return damaged(location, str(error))
         case sqlite3.SQLITE_FULL:
-            return UserError(f"{location} cannot grow: the disk is full; free some space and run the same command again, it goes on from there")
+            return UserError(f"{location} cannot grow: the disk is full; free some space and run the same command again")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return UserError(f"{location} has been locked by another process for {BUSY_TIMEOUT_SECONDS:g} s; let that one end, or {OTHER_FILE}")
+            return UserError(f"{location} is locked by another process, for {BUSY_TIMEOUT_SECONDS:g} s now; end that one, or {OTHER_FILE}")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return UserError(f"{location} cannot be written: the file or its folder is read-only; make it writable, or {OTHER_FILE}")
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_IOERR:
@@ -126,4 +127,4 @@ def on_network(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
     if not mounts.exists():
         return None
     kind = file_system(path.resolve(), mounts.read_text())
-    return kind if kind in _NETWORK_FILE_SYSTEMS else None
+    return kind if kind in _NETWORK_FILE_SYSTEMS | _NETWORK_FUSE else None

@@ -1,6 +1,7 @@
 """What is known: measurements that still hold, the best schedule for a problem, its neighbours, all records.
 
-Plain SQL that SQLite and PostgreSQL both take, and for a file the standard library's sqlite3: importing SQLAlchemy takes longer than `tuner best` may.
+Plain SQL that SQLite and PostgreSQL both take, and for a file the standard library's sqlite3: importing SQLAlchemy alone takes
+longer than `tuner best` may.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from db.faults import BUSY_TIMEOUT_SECONDS, VERSION_TABLE, check_file, check_version, faults_of, no_database, resolve
-from db.records import BestAnswer, Environment, Finalist, MeasuredOn, Measurement, Record, RunInfo, Stats
+from db.records import BestAnswer, Environment, Finalist, Measurement, Record, RunInfo, Stats
 from db.rows import (
     ENVIRONMENT_COLUMNS,
     FINALIST_COLUMNS,
@@ -45,10 +46,11 @@ def _same(names: tuple[str, ...], table: str = "trial") -> str:
     return " AND ".join(f"{table}.{name} = :{name}" for name in names)
 
 
+_FROM = "FROM trial JOIN environment ON environment.id = trial.environment_id"
 _RECORD = (
     f"SELECT trial.id AS trial_id, {_columns(TRIAL_COLUMNS)}, "
     + ", ".join(f"environment.{name} AS environment_{name}" for name in ENVIRONMENT_COLUMNS)
-    + " FROM trial JOIN environment ON environment.id = trial.environment_id"
+    + f" {_FROM}"
 )
 _PROBLEM = _same(PROBLEM_COLUMNS)
 # a later attempt at the same schedule, with the same kernel and compiler, that gave a wrong answer
@@ -85,24 +87,26 @@ class Reader(ABC):
         kernel_hashes: family -> hash. An attempt that was ended from outside (`killed`) is not among them: it is to be made again.
         """
         place = environment.measured_on
-        same_place = " AND ".join(f"environment.{name} " + ("IS NULL" if getattr(place, name) is None else f"= :place_{name}") for name in MeasuredOn._fields)
+        same_place = " AND ".join(
+            f"environment.{name} " + ("IS NULL" if v is None else f"= :place_{name}") for name, v in place._asdict().items()
+        )
         sql = (
             f"SELECT trial.id AS trial_id, trial.kernel_hash, {_columns(SCHEDULE_COLUMNS + MEASUREMENT_COLUMNS)}"
-            " FROM trial JOIN environment ON environment.id = trial.environment_id"
-            f" WHERE {_PROBLEM} AND trial.gpu = :gpu AND {same_place} AND trial.protocol = :protocol AND trial.status <> 'killed' ORDER BY trial.id"
+            f" {_FROM} WHERE {_PROBLEM} AND trial.gpu = :place_gpu AND {same_place} AND trial.protocol = :protocol"
+            " AND trial.status <> 'killed' ORDER BY trial.id"
         )
         given = {f"place_{name}": value for name, value in place._asdict().items() if value is not None}
-        rows = self.rows(sql, problem_row(problem) | given | {"gpu": environment.gpu, "protocol": protocol})
+        rows = self.rows(sql, problem_row(problem) | given | {"protocol": protocol})
         current = (row for row in rows if row["kernel_hash"] == kernel_hashes.get(row["family"]))
         return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
 
     def best(
         self, problem: Problem, gpu: str, *, sms: int | None, triton: str | None = None, kernel_hashes: Mapping[str, str] | None = None
     ) -> BestAnswer | None:
-        """The winner of the latest finished run, else the lowest median of all, else (`measured` False) the model's first choice of the latest run.
+        """The winner of the latest finished run, else the lowest median, else (`measured` False) the model's first choice in a run.
 
-        Never for another shape, nor for a slice of the card: sms is what the GPU asked for has, None where no source gives it. triton: only what this
-        version compiled. kernel_hashes: family -> hash as it is now; answers from another source come last and are marked as stale.
+        Never for another shape, nor for a slice of the card: sms is what the GPU asked for has, None where no source gives it.
+        triton: only what this version compiled. kernel_hashes: family -> hash as it is now; answers from others come last, as stale.
         """
         where = f"WHERE {_PROBLEM} AND trial.gpu = :gpu"
         values = problem_row(problem) | {"gpu": gpu}
@@ -127,9 +131,9 @@ class Reader(ABC):
 
     def _winner(self, where: str, values: Mapping[str, Any], stale: bool) -> BestAnswer | None:
         crowned = self.rows(
-            f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')}, finalist.run_id AS crowned_in FROM trial"
-            " JOIN environment ON environment.id = trial.environment_id JOIN finalist ON finalist.trial_id = trial.id"
-            f" JOIN run ON run.id = finalist.run_id {where} AND finalist.winner AND run.status = 'finished' ORDER BY finalist.run_id DESC LIMIT 1",
+            f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')}, finalist.run_id AS crowned_in {_FROM}"
+            f" JOIN finalist ON finalist.trial_id = trial.id JOIN run ON run.id = finalist.run_id {where}"
+            " AND finalist.winner AND run.status = 'finished' ORDER BY finalist.run_id DESC LIMIT 1",
             values,
         )
         if not crowned:
@@ -139,14 +143,15 @@ class Reader(ABC):
             " WHERE finalist.run_id = :crowned_in AND finalist.tied AND finalist.trial_id <> :trial_id ORDER BY finalist.rank",
             {"crowned_in": crowned[0]["crowned_in"], "trial_id": crowned[0]["trial_id"]},
         )
+        winner = read_finalist(crowned[0])
         ties = tuple(read_schedule(row) for row in tied)
-        return BestAnswer(record=self.trial(crowned[0]["trial_id"]), measured=True, finalist=read_finalist(crowned[0]), ties=ties, stale=stale)
+        return BestAnswer(record=self.trial(winner.trial_id), measured=True, finalist=winner, ties=ties, stale=stale)
 
     def tuned_problems(self, gpu: str, *, sms: int | None) -> tuple[Problem, ...]:
         """The problems that have a measured answer on this GPU, in a fixed order."""
         where, values = _on_sms("WHERE trial.gpu = :gpu AND trial.status = 'ok'", {"gpu": gpu}, sms)
         names = _columns(PROBLEM_COLUMNS)
-        rows = self.rows(f"SELECT DISTINCT {names} FROM trial JOIN environment ON environment.id = trial.environment_id {where} ORDER BY {names}", values)
+        rows = self.rows(f"SELECT DISTINCT {names} {_FROM} {where} ORDER BY {names}", values)
         return tuple(read_problem(row) for row in rows)
 
     def nearest(self, problem: Problem, gpu: str, *, sms: int | None) -> tuple[Problem, ...]:
@@ -176,22 +181,25 @@ class Reader(ABC):
         return read_record(row)
 
     def finalists(self, run_id: int) -> tuple[Finalist, ...]:
-        rows = self.rows(f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank", {"run_id": run_id})
+        columns = _columns(FINALIST_COLUMNS, "finalist")
+        rows = self.rows(f"SELECT {columns} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank", {"run_id": run_id})
         return tuple(read_finalist(row) for row in rows)
 
     def runs(self) -> tuple[RunInfo, ...]:
         return tuple(read_run(row) for row in self.rows("SELECT id, request, status, started, finished FROM run ORDER BY id", {}))
 
     def stats(self) -> Stats:
-        count = "COUNT(*) AS amount"
-        shapes = self.rows(f"SELECT gpu, m, n, k, {count} FROM trial GROUP BY gpu, m, n, k ORDER BY gpu, m, n, k", {})
+        shapes = self._count("trial", "gpu, m, n, k")
         return Stats(
-            runs={row["status"]: row["amount"] for row in self.rows(f"SELECT status, {count} FROM run GROUP BY status ORDER BY status", {})},
-            trials={row["status"]: row["amount"] for row in self.rows(f"SELECT status, {count} FROM trial GROUP BY status ORDER BY status", {})},
+            runs={row["status"]: row["amount"] for row in self._count("run", "status")},
+            trials={row["status"]: row["amount"] for row in self._count("trial", "status")},
             shapes={(row["gpu"], f"{row['m']}x{row['n']}x{row['k']}"): row["amount"] for row in shapes},
-            finalists=self.rows(f"SELECT {count} FROM finalist", {})[0]["amount"],
-            environments=self.rows(f"SELECT {count} FROM environment", {})[0]["amount"],
+            finalists=sum(row["amount"] for row in self._count("finalist", "run_id")),
+            environments=sum(row["amount"] for row in self._count("environment", "gpu")),
         )
+
+    def _count(self, table: str, by: str) -> list[Row]:
+        return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {})
 
 
 def _on_sms(where: str, values: dict[str, Any], sms: int | None) -> tuple[str, dict[str, Any]]:
@@ -240,7 +248,7 @@ class FileReader(Reader):
 
 
 def _mode(path: Path) -> str:
-    """How SQLite is to open the file. Opened read-only, a file in WAL mode leaves two more files behind, and in a read-only folder it does not open."""
+    """How SQLite is to open the file: read-only, one in WAL mode leaves two more files behind, and in a read-only folder does not open."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return "mode=rw"
     return "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"

@@ -73,8 +73,8 @@ class Environment:
 class Measurement:
     """What became of one attempt. Only the statuses in TIMED have a time, and they always have one.
 
-    median_us: cold operands in a graph; hot_l2_us and eager_us are kept for finalists. spill_slots: 32-bit words of local memory a thread has, which
-    need not be spills. sm_clock_mhz: as seen while timing.
+    median_us: cold operands in a graph; hot_l2_us and eager_us are kept for finalists. spill_slots: 32-bit words of local memory a thread
+    has, which need not be spills. sm_clock_mhz: as seen while timing.
     """
 
     status: Status

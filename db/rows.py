@@ -1,4 +1,4 @@
-"""Between nouns and rows. Columns are named after fields and axes, so that a new axis is written in one place; only the schema lists their types."""
+"""Between nouns and rows. Columns are named after fields and axes, so that no list of them is copied; types are the schema's."""
 
 from __future__ import annotations
 

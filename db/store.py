@@ -125,8 +125,8 @@ def _faults(location: str) -> Iterator[None]:
 def open_store(location: str | Path | None, *, create: bool = True) -> Store:
     """Open for reading and writing. None means TUNER_DB, else the default path.
 
-    create: make the database, and its folder, where there is none; a file without any table counts as none. Raises UserError for whatever cannot be used,
-    and leaves it as it was.
+    create: make the database, and its folder, where there is none; a file of 0 bytes, or without any table, counts as none.
+    Raises UserError for whatever cannot be used, and leaves it as it was.
     """
     found = resolve(location)
     store = _file_store(found, create) if isinstance(found, Path) else _server_store(found)
@@ -180,7 +180,7 @@ def _check_or_make(store: Store, create: bool) -> None:
     if store.is_file and not store.warnings:
         _write_ahead(store.location)
     with store.writing() as connection:
-        if not store.is_file:
+        if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
         if _is_empty(connection, store.location):  # no other process was faster
             _migrate(connection)

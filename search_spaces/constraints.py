@@ -96,14 +96,18 @@ def least_tile(f: Facts) -> Check:
 def tile_elements(f: Facts) -> Check:
     """Triton limits the elements of one tensor."""
     t = f.table
-    largest = np.maximum(np.maximum(t.cta_m.astype(np.int64) * t.cta_k, t.cta_n.astype(np.int64) * t.cta_k), t.cta_m.astype(np.int64) * t.cta_n)
+    largest = np.maximum(
+        np.maximum(t.cta_m.astype(np.int64) * t.cta_k, t.cta_n.astype(np.int64) * t.cta_k), t.cta_m.astype(np.int64) * t.cta_n
+    )
     return Check("a tile of {need} elements is over Triton's limit of {limit}", largest, MAX_TILE_ELEMENTS)
 
 
 @constraint
 def cta_threads(f: Facts) -> Check:
     """A CTA has at most 1024 threads."""
-    return Check("{warps} warps are {need} threads, a CTA has at most {limit}", f.table.warps * WARP_THREADS, f.hardware.max_threads_per_cta)
+    return Check(
+        "{warps} warps are {need} threads, a CTA has at most {limit}", f.table.warps * WARP_THREADS, f.hardware.max_threads_per_cta
+    )
 
 
 @constraint
@@ -234,7 +238,9 @@ def idle_rows(f: Facts) -> Check:
     wide_n = (f.table.cta_n // 2 >= f.problem.n) & (f.table.cta_n > LEAST_TILE)
     need = np.where(wide_m, f.table.cta_m, f.table.cta_n)
     have = np.where(wide_m, f.problem.m, f.problem.n)
-    return Check("a tile edge of {need} for the {limit} rows or columns there are: half of it covers them", need, have, ok=~(wide_m | wide_n))
+    return Check(
+        "a tile edge of {need} for the {limit} rows or columns there are: half of it covers them", need, have, ok=~(wide_m | wide_n)
+    )
 
 
 @constraint
@@ -259,7 +265,12 @@ def same_raster(f: Facts) -> Check:
     low = f.lowering
     covering = np.where((low.tiles_n == 1) | (low.tiles_m == 1), 1, low.tiles_m)
     smaller = np.maximum(f.table.group_m // 2, 1)  # the next smaller power of two already covers the grid
-    return Check("group_m={need} walks the tiles as group_m={limit} does", f.table.group_m, covering, ok=(f.table.group_m == 1) | (smaller < covering))
+    return Check(
+        "group_m={need} walks the tiles as group_m={limit} does",
+        f.table.group_m,
+        covering,
+        ok=(f.table.group_m == 1) | (smaller < covering),
+    )
 
 
 @constraint
@@ -279,7 +290,9 @@ def resident_grid(f: Facts) -> Check:
     least_registers = np.minimum(low.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
     fits = occupancy(f.hardware, warps=f.table.warps, registers_per_thread=least_registers, shared_memory_bytes=low.shared_memory_bytes)
     sentence = "{need} persistent CTAs per SM, of which {gpu} holds {limit}"
-    return Check(sentence, f.table.persistent_ctas_per_sm, fits.ctas_per_sm, ok=f.table.persistent_ctas_per_sm <= np.maximum(fits.ctas_per_sm, 1))
+    return Check(
+        sentence, f.table.persistent_ctas_per_sm, fits.ctas_per_sm, ok=f.table.persistent_ctas_per_sm <= np.maximum(fits.ctas_per_sm, 1)
+    )
 
 
 @constraint

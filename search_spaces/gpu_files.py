@@ -1,58 +1,143 @@
-"""Where a `Hardware` comes from: one YAML file a GPU, over one a compute capability; and which of them a name or a driver's report means.
-
-A figure stands in its file bare (`sms: 132`) or with where it is from (`sms: {value: 132, tier: B, source: H100_WP, note: ...}`), the source being
-a key of the file's `sources` or plain text. What no public source gives is left out. A file of the user's has the same form: README says how.
-"""
+"""Which GPU is meant: by name, alias, path to a file of the user's, or what the driver reports. What the files say is `gpu_format`'s."""
 
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from search_spaces.errors import UserError
-from search_spaces.hardware import FILE_UNITS, Hardware
-from search_spaces.problem import DTYPE_BYTES
+from search_spaces.gpu_format import parse_document, parse_gpu
+from search_spaces.hardware import Hardware
 
-TIERS = {
-    "A": "vendor document",
-    "B": "vendor document, read through a transcription, a quotation or a table that cites it",
-    "C": "third-party table only",
-    "M": "third-party measurement or device query",
-    "D": "arithmetic on other figures",
-}
 SLICE_SM_SHARE = 0.95  # an A100's widest MIG slice has 98 of its 108 SMs
-SLICE_MEMORY_SHARE = 0.75  # a MIG slice has at most half of the memory or all of it, and ECC takes up to a tenth
-_MIG_NAME = re.compile(r"(?P<card>.+) MIG (?:\d+c\.)?\d+g\.\d+gb\S*")
-_SLICE_NAME = re.compile(r"(?P<card>.+)-mig-(?P<sms>[1-9]\d*)sm-(?P<gib>[1-9]\d*)gib")
-_BRANDS = ("nvidia", "geforce", "tesla")
-_ENTRY_KEYS = ("value", "source", "tier", "note")
-_TEXT_KEYS = ("title", "aliases", "device_names", "compute_capability", "sources")
+SLICE_MEMORY_SHARE = 0.75  # a MIG slice has half of the memory at most, or all of it; ECC takes up to a tenth of a full card's
+BRANDS = ("nvidia", "geforce", "tesla")
+MIG_DEVICE = re.compile(r"(?P<card>.+) MIG (?:\d+c\.)?\d+g\.\d+gb\S*")
+SLICE_NAME = re.compile(r"(?P<card>.+)-mig-(?P<sms>[1-9]\d*)sm-(?P<gib>[1-9]\d*)gib")
+PATH_ENDINGS = (".yaml", ".yml")
+NEAREST = 3
+REPORTED = "reported by the driver"
+SHARED_BY_MEMORY = ("dram_bytes_per_second", "l2_bytes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Figure:
-    """One figure as `Hardware` and as a file name it."""
+def gpu_names() -> tuple[str, ...]:
+    """Every GPU that has a file in `search_spaces/gpus/`."""
+    files = resources.files("search_spaces").joinpath("gpus").iterdir()
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
 
-    field: str
-    expected: str
-    required: bool = False
-    least: float = 0.0  # more than this, or at least this where it is allowed to be nothing
-    may_be_zero: bool = False
-    per_dtype: bool = False
 
-    @property
-    def key(self) -> str:
-        return FILE_UNITS.get(self.field, (self.field, 1))[0]
+def load_gpu(text: str) -> Hardware:
+    """The GPU of a name, an alias, a path that ends in .yaml or .yml, or the name that `match_device` gave a MIG slice."""
+    if text.lower().endswith(PATH_ENDINGS):
+        return _load_path(Path(text))
+    part = SLICE_NAME.fullmatch(text.strip().lower())
+    if part:
+        card, sms = _load(resolve_alias(part["card"])), int(part["sms"])
+        if card.sms is not None and sms > card.sms:
+            raise UserError(
+                f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on the slice shows"
+            )
+        return _slice(card, sms=sms, memory_bytes=int(part["gib"]) * 2**30)
+    return _load(resolve_alias(text))
 
-    @property
-    def factor(self) -> float:
-        return FILE_UNITS.get(self.field, (self.field, 1))[1]
+
+def resolve_alias(text: str) -> str:
+    """The name of the GPU that a name, an alias or a driver's name stands for; case, brand, spaces, `-` and `_` do not matter."""
+    if text in gpu_names():
+        return text
+    found = _spellings().get(_plain(text))
+    if found is None:
+        close = difflib.get_close_matches(_plain(text), _spellings(), n=2 * NEAREST, cutoff=0.5)
+        nearest = list(dict.fromkeys(_spellings()[spelling] for spelling in close))[:NEAREST]
+        hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+        raise UserError(f"no gpu named {text!r}; {hint}`tuner gpus` lists all, and FILE.yaml describes another")
+    return found
+
+
+def aliases(name: str) -> tuple[str, ...]:
+    """The other names that a GPU's file gives it."""
+    return tuple(parse_document(f"{name}.yaml", _packaged(name)).get("aliases", ()))
+
+
+def match_device(driver_name: str, *, sms: int, memory_bytes: int, compute_capability: tuple[int, int]) -> Hardware | None:
+    """The GPU whose file names this device exactly, as `on_device` makes it; None where none does."""
+    for name in gpu_names():
+        found = on_device(_load(name), driver_name, sms=sms, memory_bytes=memory_bytes, compute_capability=compute_capability)
+        if found is not None:
+            return found
+    return None
+
+
+def on_device(hardware: Hardware, driver_name: str, *, sms: int, memory_bytes: int, compute_capability: tuple[int, int]) -> Hardware | None:
+    """This GPU as the device present is: SM count and memory are the driver's. None where its file does not name the device.
+
+    A MIG slice (told by its name, or by far fewer SMs or far less memory than the card) gets a name of its own, the card's L2 and DRAM
+    bandwidth in proportion to its memory and peak to its SMs, and no power limit, which it shares with its neighbours.
+    """
+    mig = MIG_DEVICE.fullmatch(driver_name)
+    if (mig["card"] if mig else driver_name) not in hardware.device_names or compute_capability != hardware.compute_capability:
+        return None
+    too_few = hardware.sms is not None and sms < SLICE_SM_SHARE * hardware.sms
+    if mig or too_few or memory_bytes < SLICE_MEMORY_SHARE * hardware.memory_bytes:
+        return _slice(hardware, sms=sms, memory_bytes=memory_bytes)
+    return _with_sms(hardware, sms=sms, memory_bytes=memory_bytes)
+
+
+def _with_sms(hardware: Hardware, *, sms: int, memory_bytes: int) -> Hardware:
+    """With these counts and the peak in proportion to the SMs; without a peak where the file has no SM count to scale by."""
+    peak_flops = {dtype: peak * sms / hardware.sms for dtype, peak in hardware.peak_flops.items()} if hardware.sms else {}
+    sources = {**hardware.sources, "sms": REPORTED, "memory_bytes": REPORTED}
+    return replace(hardware, sms=sms, memory_bytes=memory_bytes, peak_flops=peak_flops, sources=sources)
+
+
+def _slice(hardware: Hardware, *, sms: int, memory_bytes: int) -> Hardware:
+    share = min(memory_bytes / hardware.memory_bytes, 1.0)
+    gib = max(round(memory_bytes / 2**30), 1)
+    part = _with_sms(hardware, sms=sms, memory_bytes=memory_bytes)
+    shared = {field: f"{share:.3f}, by memory, of the card's: {part.sources[field]}" for field in SHARED_BY_MEMORY if field in part.sources}
+    return replace(
+        part,
+        name=f"{hardware.name}-mig-{sms}sm-{gib}gib",
+        title=f"{hardware.title}: MIG slice of {sms} SMs and {gib} GiB",
+        dram_bytes_per_second=hardware.dram_bytes_per_second * share,
+        l2_bytes=None if hardware.l2_bytes is None else round(hardware.l2_bytes * share),
+        power_w=None,
+        sources={**part.sources, **shared},
+    )
+
+
+def _load(name: str) -> Hardware:
+    return parse_gpu(name, f"{name}.yaml", _packaged(name))
+
+
+def _packaged(name: str) -> str:
+    return resources.files("search_spaces").joinpath("gpus", f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _load_path(path: Path) -> Hardware:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"cannot read the gpu file {path}: {reason}; give a YAML file, or a name that `tuner gpus` lists") from None
+    return parse_gpu(path.stem, str(path), text)
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    """Plain spelling -> name, of every name, alias and driver's name."""
+    found = {}
+    for name in gpu_names():
+        document = parse_document(f"{name}.yaml", _packaged(name))
+        for spelling in (name, *document.get("aliases", ()), *document.get("device_names", ())):
+            found[_plain(spelling)] = name
+    return found
+
+
+def _plain(text: str) -> str:
+    words = [word for word in re.split(r"[\s_-]+", text.strip().lower()) if word not in BRANDS]
+    return "".join(words)

@@ -35,7 +35,8 @@ class Hardware:
     dram_bytes_per_second: float
     l2_bytes: int | None
     power_w: float | None
-    fma_per_sm_per_clock: Mapping[str, float]  # dense, fp32 accumulation, per dtype the tensor cores take; a dtype that is absent is not supported
+    # dense, fp32 accumulation; fp16 and bf16 on the tensor cores, fp32 on the CUDA cores; a dtype that is absent is not supported
+    fma_per_sm_per_clock: Mapping[str, float]
     peak_flops: Mapping[str, float]  # dense, as published, per dtype
     max_warps_per_sm: int
     max_ctas_per_sm: int
@@ -59,7 +60,8 @@ class Hardware:
         value = getattr(self, figure)
         if value is None:
             key = FILE_UNITS.get(figure, (figure, 1.0))[0]
-            raise UserError(f"gpu {self.name} has no published figure for {figure}; copy its YAML file, add {key}, and pass it as --gpu FILE.yaml")
+            what = f"gpu {self.name} has no published figure for {figure}"
+            raise UserError(f"{what}; copy its YAML file, add {key}, and pass it as --gpu FILE.yaml")
         return float(value)
 
     @property

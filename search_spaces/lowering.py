@@ -191,9 +191,9 @@ def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Fla
     threads = 32 * table.warps
     vectors = table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes // (16 * threads)
     address_registers = np.where(tma, 0, 2 * vectors)
-    fragment_registers = np.where(version == MMA_SYNC, (cdiv(table.cta_m, 16) * 4 + cdiv(table.cta_n, 8) * 2) // np.maximum(table.warps // 2, 1), 0)
+    fragment_registers = np.where(
+        version == MMA_SYNC, (cdiv(table.cta_m, 16) * 4 + cdiv(table.cta_n, 8) * 2) // np.maximum(table.warps // 2, 1), 0
+    )
     partial_registers = np.where(tma & (table.split_k > 1), PARTIAL_REGISTERS, 0)
     total = accumulators + partial_registers + BASE_REGISTERS + FLATTEN_REGISTERS * table.flatten + address_registers + fragment_registers
     return np.asarray(total, dtype=np.int32)
-
-

@@ -86,5 +86,6 @@ def parse_schedule(text: str) -> Schedule:
 def __getattr__(name):  # TEMP
     if name == "ScheduleTable":
         from search_spaces.table import ScheduleTable
+
         return ScheduleTable
     raise AttributeError(name)

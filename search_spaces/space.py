@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from search_spaces.constraints import CONSTRAINTS, Check, Constraint, Facts
 from search_spaces.errors import UserError
@@ -101,10 +102,12 @@ class Pruning:
 
 def prune(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Pruning:
     """Drop what cannot run or repeats another row. Each row falls to the first constraint, in their order, that it breaks."""
-    facts = Facts(table, problem, hardware, lower(table, problem, hardware))
     alive = np.ones(len(table), dtype=bool)
     fallen = []
-    with np.errstate(divide="ignore"):
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # an axis of 0 falls to a constraint; what is computed from it meanwhile is not used
+        facts = Facts(table, problem, hardware, lower(table, problem, hardware))
         for rule in CONSTRAINTS:
             check = rule.check(facts)
             falls = alive & ~check.passes(len(table))
@@ -121,7 +124,7 @@ def why_not(schedule: Schedule, problem: Problem, hardware: Hardware) -> str | N
     return fallen[0].sentence if fallen else None
 
 
-def _describe(rule: Constraint, check: Check, falls: np.ndarray, count: int, facts: Facts) -> Fallen:
+def _describe(rule: Constraint, check: Check, falls: NDArray[np.bool_], count: int, facts: Facts) -> Fallen:
     rows = np.flatnonzero(falls)
     need = np.broadcast_to(np.asarray(check.need), falls.shape)
     limit = np.broadcast_to(np.asarray(check.limit), falls.shape)
@@ -133,7 +136,7 @@ def _describe(rule: Constraint, check: Check, falls: np.ndarray, count: int, fac
     return Fallen(rule.name, rule.reason, count, schedule, sentence)
 
 
-def _take(lowering: Lowering, rows: np.ndarray) -> Lowering:
+def _take(lowering: Lowering, rows: NDArray[np.bool_]) -> Lowering:
     return Lowering(**{name: column[rows] for name, column in vars(lowering).items()})
 
 

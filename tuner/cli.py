@@ -44,7 +44,9 @@ Alignment = Annotated[int, typer.Option("--alignment", help="Bytes that the base
 Db = Annotated[str | None, typer.Option("--db", help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 SpaceName = Annotated[str, typer.Option("--space", help="A space's name (see `tuner spaces`), or a YAML file.")]
-FamilyNames = Annotated[str, typer.Option("--families", help="Kernel families to search, separated by commas; all of the space unless given.")]
+FamilyNames = Annotated[
+    str, typer.Option("--families", help="Kernel families to search, separated by commas; all of the space unless given.")
+]
 Model = Annotated[str, typer.Option("--model", help="Cost model that ranks.")]
 ScheduleText = Annotated[str, typer.Option("--schedule", help="A schedule's short text, such as 'tma 128x256x64 w8 s3 g8'.")]
 TopK = Annotated[int, typer.Option("--top-k", help="How many to show.", min=1)]
@@ -103,7 +105,9 @@ def search(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the strategies that draw.")] = 0,
     top_k: TopK = 10,
     no_measure: Annotated[bool, typer.Option("--no-measure", help="Rank and compile only, even where the GPU is present.")] = False,
-    measure_anyway: Annotated[bool, typer.Option("--measure-anyway", help="Measure on the GPU that is present though it is another one.")] = False,
+    measure_anyway: Annotated[
+        bool, typer.Option("--measure-anyway", help="Measure on the GPU that is present though it is another one.")
+    ] = False,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -165,7 +169,9 @@ def explain(
     families: FamilyNames = "",
     model: Model = "hierarchy",
     schedule: ScheduleText = "",
-    compile_nearest: Annotated[int, typer.Option("--compile", min=0, help="Compile so many of the nearest rejects, to find false ones.")] = 0,
+    compile_nearest: Annotated[
+        int, typer.Option("--compile", min=0, help="Compile so many of the nearest rejects, to find false ones.")
+    ] = 0,
     top_k: TopK = 10,
     db: Db = None,
     as_json: AsJson = False,
@@ -235,8 +241,8 @@ def export(
     db: Db = None,
 ) -> None:
     """Hand the winners to production: a module of its own (python), triton.Config source (triton)."""
-    from tuner.exporting import export_text, write_export
     from tuner.exporters import exporter_names
+    from tuner.exporting import export_text, write_export
 
     if show:
         for name in exporter_names():

@@ -97,7 +97,9 @@ def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAUL
     pruning = prune(space.enumerate(), problem, hardware)
     pruning.require_survivors(problem, hardware)
     calibration = load_calibration(hardware)
-    estimates = importlib.import_module(f"cost_models.{model}").estimate(pruning.survivors, pruning.lowering, problem, hardware, calibration)
+    estimates = importlib.import_module(f"cost_models.{model}").estimate(
+        pruning.survivors, pruning.lowering, problem, hardware, calibration
+    )
     order = estimates.order()
     table = pruning.survivors.take(order)
     ordered = EstimateTable(

@@ -56,7 +56,9 @@ def _ranked_text(result: SearchResult, top_k: int) -> str:
         registers = int(ranking.lowering.registers_per_thread[outcome.rank])
         found = (_pair(registers, m.registers), _pair(smem, m.shared_memory_bytes), m.spill_slots if m.spill_slots is not None else "-")
         instruction = m.mma_instruction or "-"
-        rows.append((outcome.rank + 1, str(outcome.schedule), microseconds(estimate.seconds), estimate.limiter, *found, instruction, m.status))
+        rows.append(
+            (outcome.rank + 1, str(outcome.schedule), microseconds(estimate.seconds), estimate.limiter, *found, instruction, m.status)
+        )
     columns = (">rank", "schedule", ">model us", "limit", ">registers", ">shared memory B", ">spills", "instruction", "status")
     body = table(columns, rows)
     good = sum(o.measurement.status == "compiled" for o in result.outcomes)
@@ -90,7 +92,9 @@ def _measured_text(result: SearchResult, top_k: int) -> str:
     lines = [table(columns, rows), ""]
     if result.finalists:
         lines.append(f"cuBLAS takes {result.finalists[0].library_us:.2f} us in the same rounds")
-    lines.append(f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s" + (f"; {failed}" if failed else ""))
+    lines.append(
+        f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s" + (f"; {failed}" if failed else "")
+    )
     return "\n".join([*lines, *result.notes])
 
 

@@ -117,7 +117,9 @@ class _Run:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def show(self) -> None:
-        failed = sum(o.measurement.median_us is None and o.measurement.status not in ("compiled", "duplicate") for o in self.outcomes.values())
+        failed = sum(
+            o.measurement.median_us is None and o.measurement.status not in ("compiled", "duplicate") for o in self.outcomes.values()
+        )
         measured = sum(o.measurement.median_us is not None for o in self.outcomes.values())
         left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
         total = min(self.request.trials, len(self.ranking.table))
@@ -177,7 +179,13 @@ def search(
 
 def _request_text(request: Request) -> dict[str, object]:
     plain = {"model": request.model, "strategy": request.strategy, "trials": request.trials, "seed": request.seed}
-    return {"problem": asdict(request.problem), "gpu": request.hardware.name, "space": request.space.name, "budget_seconds": request.budget_seconds, **plain}
+    return {
+        "problem": asdict(request.problem),
+        "gpu": request.hardware.name,
+        "space": request.space.name,
+        "budget_seconds": request.budget_seconds,
+        **plain,
+    }
 
 
 def _place(outcome: Outcome) -> tuple[float, int]:
@@ -186,8 +194,12 @@ def _place(outcome: Outcome) -> tuple[float, int]:
 
 def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: CompilePool, process: MeasuringProcess | None) -> None:
     """Batches from the strategy, results back to it, until it has no more, the trials are used up or the time is."""
-    known = {} if process is None and run.protocol != "compile" else run.store.known(
-        run.request.problem, run.environment, {name: kernel_hash(name) for name in run.request.space.axes}, run.protocol
+    known = (
+        {}
+        if process is None and run.protocol != "compile"
+        else run.store.known(
+            run.request.problem, run.environment, {name: kernel_hash(name) for name in run.request.space.axes}, run.protocol
+        )
     )
     trials: list[Trial] | None = None
     spent = 0
@@ -223,7 +235,7 @@ def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Mea
 def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: MeasuringProcess | None) -> None:
     """Compile the rows in their order and measure each as soon as it is compiled; heavy spillers last."""
     jobs = {run.ranking.table.schedule(row): row for row in rows}
-    pool.submit([_job(run, schedule) for schedule in jobs])
+    pool.submit([compile_job(schedule, run.request.problem, run.request.hardware) for schedule in jobs])
     waiting, ready, late = len(jobs), [], []  # type: ignore[var-annotated]
     while (waiting or ready or late) and not run.out_of_time():
         for job, compiled in pool.poll(0.0 if ready else 0.2):
@@ -248,14 +260,15 @@ def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: Measur
     pool.cancel()
 
 
-def _job(run: _Run, schedule: Schedule) -> CompileJob:
-    major, minor = run.request.hardware.compute_capability
+def compile_job(schedule: Schedule, problem: Problem, hardware: Hardware) -> CompileJob:
+    """What the compile workers are told: they know chips by number, not by file."""
+    major, minor = hardware.compute_capability
     return CompileJob(
-        problem=run.request.problem,
+        problem=problem,
         schedule=schedule,
         capability=10 * major + minor,
-        sms=int(run.request.hardware.need("sms")),
-        shared_memory_limit_bytes=run.request.hardware.shared_memory_per_cta_bytes,
+        sms=int(hardware.need("sms")),
+        shared_memory_limit_bytes=hardware.shared_memory_per_cta_bytes,
     )
 
 
@@ -337,4 +350,6 @@ def require_measured(result: SearchResult) -> None:
     """A search that measured and found nothing is an answer of its own: exit code 1, with the commonest reason."""
     if result.measured and result.winner is None:
         failures = [outcome.measurement for outcome in result.outcomes]
-        raise UserError(f"none of {len(failures)} schedules gave a right answer; the first failure: {failures[0].message if failures else 'none was tried'}")
+        raise UserError(
+            f"none of {len(failures)} schedules gave a right answer; the first failure: {failures[0].message if failures else 'none was tried'}"
+        )

@@ -24,8 +24,8 @@ from search_spaces.schedule import Schedule
 class Entry:
     """A problem, the schedule to run it with, and where that is known from.
 
-    library_ratio: the library's time over this schedule's, so that above 1 is faster than the library. gpu: the name of its file; device_name: what
-    the driver calls it. Left out, what is not known: a schedule that was never measured has no time.
+    library_ratio: the library's time over this schedule's, so above 1 where it beats the library. gpu: the name of its file. device_name: what the
+    driver calls it. A schedule that was never measured has no time and no date.
     """
 
     problem: Problem

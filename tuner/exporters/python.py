@@ -6,8 +6,11 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
+import sys
 from collections.abc import Sequence
 from string import Template
+from types import ModuleType
 from typing import Any
 
 from search_spaces.errors import UserError
@@ -16,37 +19,33 @@ from search_spaces.schedule import Schedule
 from tuner.exporters import Entry, ExportSettings, in_stable_order, provenance
 
 FALLBACK = "pointer"  # the family that takes any strides and alignment
-DEFAULT = Schedule(family=FALLBACK, cta_m=128, cta_n=128, cta_k=32, warps=8, stages=3, group_m=8)  # 48 KB of shared memory: every GPU has them
+DEFAULT = Schedule(family=FALLBACK, cta_m=128, cta_n=128, cta_k=32, warps=8, stages=3, group_m=8)  # 48 KB of shared memory
 DEFAULT_FEW_ROWS = Schedule(family=FALLBACK, cta_m=32, cta_n=64, cta_k=64, warps=4, stages=3)
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
-# what a copied kernel or helper may use by these names, and where it comes from
-IMPORTS = {
-    "Callable": "from collections.abc import Callable",
-    "cache": "from functools import cache",
-    "Any": "from typing import Any",
-    "NamedTuple": "from typing import NamedTuple",
-    "torch": "import torch",
-    "triton": "import triton",
-    "tl": "import triton.language as tl",
-    "TensorDescriptor": "from triton.tools.tensor_descriptor import TensorDescriptor",
-}
+# what the module itself uses beside its kernels' imports
+OWN_IMPORTS = """\
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+import torch
+"""
 
-MODULE = Template('''\
+HEADER = Template('''\
 """Matrix products tuned for $gpu. Needs torch and triton, and nothing else.
 
     c = matmul(x, w.t())
 
-C[M, N] = A[M, K] @ B[K, N] in float16 or bfloat16, accumulated in float32; A and B of any strides. Which schedule runs, in this order:
+C[M, N] = A[M, K] @ B[K, N] in float16 or bfloat16, accumulated in float32; A and B of any strides. Which schedule runs:
 
-exact    the one tuned for this M, N, K, these types and layouts;
-near     of those tuned for the same N, K, types and layouts, the one with the least M above this M, else with the greatest below. Their Ms
-         differ by a factor of 4 at most, where fewer than 16 rows count as 16; but a schedule tuned for 1024 rows or more that does
-         not split K serves any greater M;
-default  a plain one that runs anywhere, else, and where the tuned one does not support the tensors (strides, alignment).
+exact    the one tuned for this M, N, K, these types and layouts, if there is one;
+near     else, of those tuned for the same N, K, types and layouts, the one with the least M above this M, or failing that with the
+         greatest below. Its M and this one differ by a factor of 4 at most, where fewer than 16 rows count as 16; but a schedule
+         that was tuned for 1024 rows or more and does not split K serves any greater M;
+default  else, or where that schedule does not support the tensors (strides, alignment), a plain one that runs anywhere.
 
-`plan(a, b, c)` says which. Another GPU than the one it is tuned for may refuse a schedule: an error, never a wrong answer. Triton compiles at the
-first call with a shape; make that call before the capture of a CUDA graph.
+`plan(a, b, c)` says which. A GPU other than the one tuned for may refuse a schedule: that is an error, never a wrong answer.
+Triton compiles at the first call with a shape; make that call before the capture of a CUDA graph.
 
 $provenance
 """
@@ -54,6 +53,9 @@ $provenance
 from __future__ import annotations
 
 $imports
+$body''')  # fmt: skip
+
+BODY = Template('''\
 $kernels
 
 class Schedule(NamedTuple):
@@ -112,7 +114,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) ->
     if out is None:
         out = torch.empty(shape, dtype=a.dtype, device=a.device)
     if out.shape != shape or not a.device == b.device == out.device:
-        raise ValueError(f"out is {list(out.shape)} on {out.device}, A is on {a.device} and B on {b.device}; give {list(shape)}, all on one device")
+        places = f"{out.device}, {a.device} and {b.device}"
+        raise ValueError(f"out is {list(out.shape)}; give {list(shape)}; out, A and B are on {places}; put them on one device")
     if 0 in shape:
         return out
     if a.shape[1] == 0:
@@ -128,40 +131,52 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) ->
 
 def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> str:
     if settings and settings.rename:
-        raise UserError(f"{len(settings.rename)} parameters to rename, but the python exporter brings the kernels that take them; leave --rename out")
+        raise UserError(f"{len(settings.rename)} parameters to rename, and the python exporter's own kernels take them; leave --rename out")
     rows = in_stable_order(entries)
     families = sorted({FALLBACK} | {entry.schedule.family for entry in rows})
-    table, kernels = _table(rows), _kernels(families)
-    return MODULE.substitute(
-        gpu=rows[0].device_name or rows[0].gpu,
-        provenance="\n".join(provenance(rows, table)),
-        imports=_imports(kernels),
+    table, copied = _table(rows), _copied(families)
+    kernels = "".join(f"\n\n{inspect.getsource(item)}" for item in copied)
+    body = BODY.substitute(
         kernels=kernels,
         axes=_axes(),
         table=table,
         default=_literal(DEFAULT),
         default_few_rows=_literal(DEFAULT_FEW_ROWS),
-        families="".join(f'    "{name}": ({name}_supports, {name}_calls),\n' for name in families),
+        families="".join(f'    "{name}": ({_module(name).supports.__name__}, {_module(name).calls.__name__}),\n' for name in families),
     )
+    gpu = rows[0].device_name or rows[0].gpu
+    return HEADER.substitute(gpu=gpu, provenance="\n".join(provenance(rows, table)), imports=_imports(copied, body), body=body)
 
 
-def _kernels(families: Sequence[str]) -> str:
-    """The source of all that the families' launches need, each once, in an order in which it can be defined."""
-    copied: dict[Any, str] = {}
-    for name in families:
-        for item in importlib.import_module(f"tuner.kernels.{name}").EXPORTS:
-            copied.setdefault(item, inspect.getsource(getattr(item, "fn", item)))  # Triton's decorator keeps the function it wraps as `fn`
-    return "".join(f"\n\n{source}" for source in copied.values())
+def _module(family: str) -> ModuleType:
+    return importlib.import_module(f"tuner.kernels.{family}")
 
 
-def _imports(kernels: str) -> str:
-    """Those lines of IMPORTS that are needed, the standard library first."""
-    used = {node.id for node in ast.walk(ast.parse(kernels)) if isinstance(node, ast.Name)} | {"Callable", "cache", "NamedTuple", "torch"}
-    standard = [IMPORTS[name] for name in ("Callable", "cache") if name in used]
-    typing = [name for name in ("Any", "NamedTuple") if name in used]
-    standard.append(f"from typing import {', '.join(typing)}")
-    others = [IMPORTS[name] for name in ("torch", "triton", "tl", "TensorDescriptor") if name in used]
-    return "\n".join([*standard, "", *others])
+def _copied(families: Sequence[str]) -> list[Any]:
+    """All that the families' launches need, each once, in an order in which it can be defined, as plain functions and classes."""
+    items = dict.fromkeys(item for name in families for item in _module(name).EXPORTS)
+    return [getattr(item, "fn", item) for item in items]  # Triton's decorator keeps the function it wraps as `fn`
+
+
+def _imports(copied: Sequence[Any], text: str) -> str:
+    """Those imports of the copied things' modules that the text uses, sorted, the standard library first."""
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    sources = {inspect.getsource(sys.modules[item.__module__]) for item in copied} | {OWN_IMPORTS}
+    plain: set[str] = set()
+    picked: dict[str, set[str]] = {}
+    for node in (node for source in sources for node in ast.parse(source).body):
+        if isinstance(node, ast.Import):
+            plain.update(ast.unparse(ast.Import([alias])) for alias in node.names if _bound(alias) in used)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            picked.setdefault(node.module, set()).update(alias.name for alias in node.names if alias.name in used)
+    outside = {module: names for module, names in sorted(picked.items()) if names and not module.startswith("tuner.")}
+    lines = sorted(plain) + [f"from {module} import {', '.join(sorted(names))}" for module, names in outside.items()]
+    standard = [line for line in lines if re.split(r"[ .]", line)[1] in sys.stdlib_module_names]
+    return "\n".join([*standard, "", *(line for line in lines if line not in standard)])
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _table(rows: Sequence[Entry]) -> str:

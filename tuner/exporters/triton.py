@@ -13,7 +13,7 @@ _LAUNCH_AXES = ("warps", "stages")  # num_warps and num_stages of a Config; ever
 
 
 def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> str:
-    """`settings.rename` maps our constexprs (CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K ...) to those of the kernel that will take the Config."""
+    """`settings.rename` maps our parameters (CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K ...) to those of the kernel that takes the Config."""
     rename = (settings or ExportSettings()).rename
     rows = in_stable_order(entries)
     known = sorted({name for entry in rows for name in _keywords(entry.schedule)})

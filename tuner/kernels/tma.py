@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,15 +17,17 @@ from tuner.kernels.reduction import split_workspace, sum_splits_call
 
 
 @triton.jit
-def store_block(c, block, row, column, split, M, N, stride_cm, TMA_STORE: tl.constexpr):
+def store_block(c, block, row, column, split, M, N, stride_cm, TMA_STORE: tl.constexpr, UNIT_C: tl.constexpr):
+    """UNIT_C: what N and the row stride are multiples of."""
     if TMA_STORE:
         c.store([row, column], block.to(c.dtype))
     else:
-        rows = (row + tl.arange(0, block.shape[0])).to(tl.int64)
-        columns = column + tl.arange(0, block.shape[1])
-        slab = split * (tl.cast(M, tl.int64) * N)
-        places = c + slab + rows[:, None] * stride_cm + columns[None, :]
-        tl.store(places, block.to(c.dtype.element_ty), mask=(rows < M)[:, None] & (columns < N)[None, :])
+        # 32-bit offsets within the block take half the registers of 64-bit ones
+        rows, columns = row + tl.arange(0, block.shape[0]), column + tl.arange(0, block.shape[1])
+        corner = c + (split * tl.cast(M, tl.int64) + row) * stride_cm
+        offsets = (rows - row)[:, None] * stride_cm + columns[None, :]
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
+        tl.store(corner + offsets, block.to(c.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -45,6 +48,7 @@ def tma_tile(
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     TMA_STORE: tl.constexpr,
+    UNIT_C: tl.constexpr,
     EPILOGUE_SUBTILE: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N)
@@ -68,10 +72,10 @@ def tma_tile(
         accumulator = tl.dot(a_part, b_part, accumulator)
     if EPILOGUE_SUBTILE == 2:
         left, right = tl.split(tl.permute(tl.reshape(accumulator, (CTA_M, 2, CTA_N // 2)), (0, 2, 1)))
-        store_block(c, left, row, column, split, M, N, stride_cm, TMA_STORE)
-        store_block(c, right, row, column + CTA_N // 2, split, M, N, stride_cm, TMA_STORE)
+        store_block(c, left, row, column, split, M, N, stride_cm, TMA_STORE, UNIT_C)
+        store_block(c, right, row, column + CTA_N // 2, split, M, N, stride_cm, TMA_STORE, UNIT_C)
     else:
-        store_block(c, accumulator, row, column, split, M, N, stride_cm, TMA_STORE)
+        store_block(c, accumulator, row, column, split, M, N, stride_cm, TMA_STORE, UNIT_C)
 
 
 @triton.jit
@@ -91,6 +95,7 @@ def tma_gemm(
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     TMA_STORE: tl.constexpr,
+    UNIT_C: tl.constexpr,
     EPILOGUE_SUBTILE: tl.constexpr,
     PERSISTENT: tl.constexpr,
     FLATTEN: tl.constexpr,
@@ -104,12 +109,12 @@ def tma_gemm(
         for index in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=FLATTEN):
             tma_tile(
                 a, b, c, M, N, K, stride_cm, index,
-                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE,
+                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, UNIT_C, EPILOGUE_SUBTILE,
             )  # fmt: skip
     else:
         tma_tile(
             a, b, c, M, N, K, stride_cm, tl.program_id(0),
-            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE,
+            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, UNIT_C, EPILOGUE_SUBTILE,
         )  # fmt: skip
 
 
@@ -198,6 +203,7 @@ def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, 
         "A_TRANSPOSED": a_stored is not a,
         "B_TRANSPOSED": b_stored is not b,
         "TMA_STORE": tma_store,
+        "UNIT_C": 1 if tma_store else math.gcd(n, out.stride(-2), 16),
         "EPILOGUE_SUBTILE": schedule.epilogue_subtile,
         "PERSISTENT": persistent,
         "FLATTEN": bool(schedule.flatten),

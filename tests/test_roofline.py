@@ -1,0 +1,88 @@
+"""The hand calculations of a tiled product, with the numbers worked out on paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.roofline import Roofline, on_chip_bytes, read_elements, roofline
+from search_spaces.hardware import Hardware
+from search_spaces.problem import Problem
+from search_spaces.schedule import Tile
+
+CUBE = Problem(m=4096, n=4096, k=4096, dtype="fp32")
+
+
+def test_four_cubed_by_hand() -> None:
+    small = Problem(m=4, n=4, k=4, dtype="fp32")
+    assert small.flops == 128
+    assert read_elements(small, Tile(1, 1, 1)) == 128
+    assert read_elements(small, Tile(2, 2, 2)) == 64
+    assert read_elements(small, None) == 32
+
+
+@pytest.mark.parametrize(("tile", "total_bytes", "intensity"), [(Tile(1, 1, 1), 576, 2 / 9), (Tile(2, 2, 2), 320, 0.4)])
+def test_four_cubed_bytes_with_c(made_up_gpu: Hardware, tile: Tile, total_bytes: int, intensity: float) -> None:
+    roof = roofline(Problem(m=4, n=4, k=4, dtype="fp32"), made_up_gpu, tile)
+    assert roof.dram_bytes == total_bytes
+    assert roof.intensity == pytest.approx(intensity)
+
+
+@pytest.mark.parametrize(
+    ("tile", "gigabytes", "intensity", "milliseconds", "limiter"),
+    [
+        (Tile(1, 1, 1), 550, 0.25, 550, "memory"),
+        (Tile(32, 32, 32), 17.2, 7.97, 17.2, "memory"),
+        (Tile(64, 64, 64), 8.66, 15.9, 8.66, "memory"),
+        (Tile(128, 128, 128), 4.36, 31.5, 6.87, "compute"),
+        (None, 0.20, 683, 6.87, "compute"),
+    ],
+)
+def test_4096_cubed(
+    made_up_gpu: Hardware, tile: Tile | None, gigabytes: float, intensity: float, milliseconds: float, limiter: str
+) -> None:
+    roof = roofline(CUBE, made_up_gpu, tile)
+    assert roof.ridge == pytest.approx(20)
+    assert roof.dram_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
+    assert roof.intensity == pytest.approx(intensity, rel=0.005)
+    assert roof.lower_bound_seconds * 1e3 == pytest.approx(milliseconds, rel=0.005)
+    assert roof.limiter == limiter
+
+
+def test_depth_of_the_tile_changes_neither_work_nor_traffic(made_up_gpu: Hardware) -> None:
+    shallow, deep = (roofline(CUBE, made_up_gpu, Tile(128, 128, k)) for k in (32, 128))
+    assert (shallow.flops, shallow.dram_bytes) == (deep.flops, deep.dram_bytes)
+    assert shallow.intensity == pytest.approx(31.5, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("tile", "stages", "operands_kib", "accumulator_kib"),
+    [
+        (Tile(32, 32, 32), 1, 8, 4),
+        (Tile(64, 64, 64), 1, 32, 16),
+        (Tile(128, 128, 128), 1, 128, 64),
+        (Tile(128, 128, 128), 2, 256, 64),
+        (Tile(128, 128, 32), 1, 32, 64),
+    ],
+)
+def test_on_chip_bytes(tile: Tile, stages: int, operands_kib: int, accumulator_kib: int) -> None:
+    assert on_chip_bytes(tile, 4, stages=stages) == (operands_kib * 1024, accumulator_kib * 1024)
+
+
+def test_two_stages_of_128_cubed_are_more_than_an_h100_cta_can_have(h100: Hardware) -> None:
+    operands, _ = on_chip_bytes(Tile(128, 128, 128), 4, stages=2)
+    assert operands == 262144 > h100.shared_memory_per_cta_bytes == 232448
+
+
+def test_vector_add() -> None:
+    add = Roofline(flops=1e8, dram_bytes=3 * 4e8, peak_flops=20e12, bytes_per_second=1e12)
+    assert add.compute_seconds == pytest.approx(5e-6)
+    assert add.memory_seconds == pytest.approx(1.2e-3)
+    assert add.limiter == "memory"
+    assert add.lower_bound_seconds == add.memory_seconds
+    assert add.upper_bound_seconds == pytest.approx(1.205e-3)
+
+
+def test_edges_read_what_there_is(made_up_gpu: Hardware) -> None:
+    """100 rows in tiles of 64: two rows of tiles, 100 rows of A for each of them, not 128."""
+    problem = Problem(m=100, n=64, k=10, dtype="fp32")
+    assert read_elements(problem, Tile(64, 64, 8)) == 10 * (100 * 1 + 64 * 2)

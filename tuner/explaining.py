@@ -1,0 +1,155 @@
+"""Why each schedule fell or ranked where it did: reasons, the model's terms, and predicted against compiled and measured. As text and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from db.records import Record
+from search_spaces.constraints import CONSTRAINTS, Facts
+from search_spaces.hardware import Hardware
+from search_spaces.lowering import lower
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule
+from search_spaces.space import Space, why_not
+from tuner.compiling import Compiled, CompilePool
+from tuner.ranking import Ranking, tiles
+from tuner.report import microseconds, pruning_text, table
+from tuner.resources import compile_workers
+from tuner.search import COMPILE_LIMIT_SECONDS, compile_job
+
+NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How prediction and compiler agreed on what fits."""
+
+    compiled: int
+    false_accepts: tuple[str, ...]  # predicted to fit, refused by the compiler
+    false_rejects: tuple[str, ...]  # pruned for shared memory, yet they compile and fit
+    exact_shared_memory: int
+    register_error: float  # median of |predicted - compiled|
+
+
+def agreement(records: Sequence[Record], rejected: dict[Schedule, Compiled]) -> Agreement:
+    """Predicted against compiled, over stored records and over rejects compiled on purpose."""
+    compiled = [r for r in records if r.measurement.shared_memory_bytes is not None]
+    register_errors = [
+        abs(r.estimate.registers - r.measurement.registers) for r in compiled if r.estimate.registers and r.measurement.registers
+    ]
+    return Agreement(
+        compiled=len(compiled),
+        false_accepts=tuple(str(r.schedule) for r in records if r.measurement.status == "out_of_resources"),
+        false_rejects=tuple(str(schedule) for schedule, result in rejected.items() if result.status == "ok"),
+        exact_shared_memory=sum(r.estimate.shared_memory_bytes == r.measurement.shared_memory_bytes for r in compiled),
+        register_error=float(np.median(register_errors)) if register_errors else 0.0,
+    )
+
+
+def nearest_rejects(space: Space, problem: Problem, hardware: Hardware, count: int) -> list[Schedule]:
+    """The schedules that fell to shared memory alone by the least, nearest first."""
+    full = space.enumerate()
+    lowering = lower(full, problem, hardware)
+    limit = hardware.shared_memory_per_cta_bytes
+    near = np.flatnonzero((lowering.shared_memory_bytes > limit) & (lowering.shared_memory_bytes <= limit * NEAR_SHARE))
+    others = np.ones(len(near), dtype=bool)
+    table_near = full.take(near)
+    facts = Facts(table_near, problem, hardware, lower(table_near, problem, hardware))
+    with np.errstate(divide="ignore"):
+        for rule in CONSTRAINTS:
+            if rule.name != "shared_memory":
+                others &= rule.check(facts).passes(len(near))
+    chosen = near[others][np.argsort(lowering.shared_memory_bytes[near[others]], kind="stable")][:count]
+    return full.take(chosen).schedules()
+
+
+def compile_rejects(schedules: Sequence[Schedule], problem: Problem, hardware: Hardware) -> dict[Schedule, Compiled]:
+    if not schedules:
+        return {}
+    with TemporaryDirectory(prefix="tuner-") as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
+        pool.submit([compile_job(schedule, problem, hardware) for schedule in schedules])
+        return {job.schedule: compiled for job, compiled in pool.results()}
+
+
+def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
+    """One schedule in full: its three tiles, what it needs, and every term of the model."""
+    row = ranking.row_of(schedule)
+    if row is None:
+        alone = why_not(schedule, ranking.problem, ranking.hardware)
+        return f"'{schedule}' falls: {alone}" if alone else f"'{schedule}' can run, but is not in space"
+    estimate, below = ranking.estimate(row), tiles(ranking.lowering, row, schedule)
+    lines = [
+        f"'{schedule}' ranks {row + 1} of {len(ranking.table)}",
+        f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
+        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory, {int(ranking.lowering.k_steps[row])} K steps",
+        f"{microseconds(estimate.seconds)} us, limited by {estimate.limiter}",
+    ]
+    terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
+    facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
+    return "\n".join([*lines, terms, facts])
+
+
+def ranking_text(ranking: Ranking, top_k: int, records: Sequence[Record]) -> str:
+    """Reasons for what fell, and the leaders with what the compiler and the GPU said of them."""
+    seen = {record.schedule: record.measurement for record in records}
+    rows = []
+    for row in range(min(top_k, len(ranking.table))):
+        schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
+        below, measured = tiles(ranking.lowering, row, schedule), seen.get(schedule)
+        us = f"{measured.median_us:.2f}" if measured and measured.median_us is not None else "not measured"
+        facts = (f"{estimate.facts.get('waves', 0):.2f}", f"{estimate.facts.get('l2_hit', 0):.2f}")
+        rows.append((row + 1, str(schedule), str(below.warp), str(below.mma), microseconds(estimate.seconds), us, estimate.limiter, *facts))
+    columns = (">rank", "schedule", "warp tile", "MMA tile", ">model us", ">measured us", "limit", ">waves", ">L2 hit")
+    return pruning_text(ranking.pruning) + "\n\n" + table(columns, rows)
+
+
+def agreement_text(found: Agreement) -> str:
+    if not found.compiled and not found.false_rejects:
+        return "nothing compiled for this problem is in the database yet: tuner search compiles"
+    lines = [
+        f"{found.compiled} compiled: shared memory predicted exactly for {found.exact_shared_memory}, registers within {found.register_error:.0f} (median)",
+        f"false accepts: {len(found.false_accepts)}" + "".join(f"\n  '{text}'" for text in found.false_accepts[:3]),
+        f"false rejects: {len(found.false_rejects)}" + "".join(f"\n  '{text}'" for text in found.false_rejects[:3]),
+    ]
+    return "\n".join(lines)
+
+
+def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str, object]:
+    leaders = []
+    for row in range(min(top_k, len(ranking.table))):
+        schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
+        below = tiles(ranking.lowering, row, schedule)
+        leaders.append(
+            {
+                "rank": row + 1,
+                "schedule": str(schedule),
+                "warp_tile": str(below.warp),
+                "mma_tile": str(below.mma),
+                "seconds": estimate.seconds,
+                "limiter": estimate.limiter,
+                "terms": dict(estimate.terms),
+                "facts": dict(estimate.facts),
+            }
+        )
+    return {
+        "enumerated": ranking.pruning.enumerated,
+        "survivors": len(ranking.table),
+        "fallen": [
+            {"constraint": f.constraint, "count": f.count, "reason": f.reason, "example": str(f.example), "sentence": f.sentence}
+            for f in ranking.pruning.fallen
+        ],
+        "calibration": ranking.calibration.name,
+        "leaders": leaders,
+        "agreement": {
+            "compiled": found.compiled,
+            "false_accepts": list(found.false_accepts),
+            "false_rejects": list(found.false_rejects),
+            "exact_shared_memory": found.exact_shared_memory,
+            "register_error": found.register_error,
+        },
+    }
