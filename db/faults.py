@@ -44,7 +44,7 @@ def check_file(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); {OTHER_FILE}") from None
+        raise UserError(f"{path} cannot be opened ({error.strerror}); {OTHER_FILE}") from None
     if head and head != _MAGIC:
         raise UserError(f"{path} is not a database: it begins with {head!r}, SQLite's files with {_MAGIC!r}; {OTHER_FILE}")
     return bool(head)

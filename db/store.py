@@ -161,9 +161,10 @@ def _begin(connection: Connection) -> None:
 def _server_store(url: str) -> Store:
     try:
         parsed = make_url(url)
+    except ArgumentError:  # the text may hold a password, so it is not repeated
+        raise UserError("the database's URL is none; give a file, or a URL such as postgresql+psycopg://user@host/tuner") from None
+    try:
         return Store(create_engine(parsed), parsed.render_as_string(hide_password=True))
-    except ArgumentError:
-        raise UserError(f"{url!r} is no database's URL; give a file, or a URL such as postgresql+psycopg://user@host/tuner") from None
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UserError(f"no driver for {parsed.drivername} ({error}); install it, or {OTHER_FILE}") from None
 

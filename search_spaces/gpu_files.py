@@ -39,7 +39,7 @@ def load_gpu(text: str) -> Hardware:
         card, sms = _load(resolve_alias(part["card"])), int(part["sms"])
         if card.sms is not None and sms > card.sms:
             raise UserError(
-                f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on the slice shows"
+                f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on it shows"
             )
         return _slice(card, sms=sms, memory_bytes=int(part["gib"]) * 2**30)
     return _load(resolve_alias(text))

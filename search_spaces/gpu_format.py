@@ -1,7 +1,7 @@
 """What a GPU's file says: figures, checked one by one, over those of its compute capability. Which file is meant is `gpu_files`'s.
 
 A figure stands there bare (`sms: 132`) or with where it is from (`sms: {value: 132, tier: B, source: H100_WP, note: ...}`), the source
-being a key of the file's `sources` or plain text. What no public source gives is left out. A file may override its compute capability's figures.
+being a key of the file's `sources` or plain text. What no public source gives is left out. A file may override those of its architecture.
 """
 
 from __future__ import annotations

@@ -243,12 +243,24 @@ def test_what_cannot_change_the_answer_is_not_in_the_key(store: Store) -> None:
 
 DENSE = Problem(m=256, n=256, k=256)
 PROBLEM_CHANGES = {
-    "m": 128, "n": 128, "k": 128, "dtype": "fp16", "out_dtype": "fp32", "layout": "nn",
-    "lda": 264, "ldb": 264, "ldc": 264, "alignment_bytes": 8,
+    "m": 128,
+    "n": 128,
+    "k": 128,
+    "dtype": "fp16",
+    "out_dtype": "fp32",
+    "layout": "nn",
+    "lda": 264,
+    "ldb": 264,
+    "ldc": 264,
+    "alignment_bytes": 8,
 }
 PLACE_CHANGES = {
-    "gpu": "h100-sxm-80gb", "device_name": None, "sms": 60, "device_memory_bytes": 1,
-    "compute_capability": "10.0", "triton": "3.9.0",
+    "gpu": "h100-sxm-80gb",
+    "device_name": None,
+    "sms": 60,
+    "device_memory_bytes": 1,
+    "compute_capability": "10.0",
+    "triton": "3.9.0",
 }
 
 

@@ -1,0 +1,316 @@
+"""What every exporter found keeps to, and that the exported module multiplies right where nothing of this repository is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import py_compile
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces.errors import UserError
+from search_spaces.families import families
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule
+from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter, write_atomically
+
+SCRIPT = Path(__file__).parent / "data" / "run_exported.py"
+every_exporter = pytest.mark.parametrize("name", exporter_names())
+
+
+def entry(m=64, schedule=None, **changes):
+    problem = Problem(m=m, n=96, k=80, dtype=changes.pop("dtype", "fp16"), layout=changes.pop("layout", "nt"))
+    schedule = schedule or Schedule(family="pointer", cta_m=16, cta_n=32, cta_k=16, stages=3, split_k=3)
+    known = {"gpu": "h200-sxm-141gb", "device_name": "NVIDIA H200", "triton_version": "3.6.0", "date": "2026-01-31"}
+    return Entry(problem=problem, schedule=schedule, **(known | changes))
+
+
+TMA = Schedule(
+    family="tma", cta_m=64, cta_n=64, cta_k=32, stages=3, group_m=2, persistent_ctas_per_sm=1, epilogue_subtile=2, flatten=1
+)  # fmt: skip
+PAIR = (entry(64, TMA, median_us=12.345, library_ratio=1.0521), entry(16, median_us=2.5, library_ratio=0.98))
+
+
+def export(name, entries=PAIR, **rename):
+    return load_exporter(name)(entries, ExportSettings(rename=rename))
+
+
+def copied_sources():
+    """Name -> source of everything that the kernel families give to be copied."""
+    items = {item for name in families() for item in importlib.import_module(f"tuner.kernels.{name}").EXPORTS}
+    return {item.__name__: inspect.getsource(getattr(item, "fn", item)) for item in items}
+
+
+@every_exporter
+def test_text_is_the_kept_one(name, golden):
+    """Copied kernels are named only, and the version of the tool is left out: they change for reasons of their own."""
+    text = re.sub(r"Written by tuner .*", "Written by tuner VERSION.", export(name))
+    for item, source in copied_sources().items():
+        text = text.replace(source, f"<the source of {item}>\n")
+    assert golden(name, text) == text
+
+
+@every_exporter
+def test_order_of_the_entries_changes_nothing(name):
+    many = [entry(m, layout=layout, dtype=dtype) for m in (1, 200, 16) for layout in ("nt", "nn") for dtype in ("fp16", "bf16")]
+    assert export(name, many[::-1]) == export(name, many)
+
+
+@every_exporter
+def test_of_two_entries_for_a_problem_the_faster_one_is_exported(name):
+    slow, fast = entry(16, TMA, median_us=3.0), entry(16, median_us=2.0)
+    unmeasured = replace(slow, median_us=None)
+    assert export(name, [fast]) == export(name, [slow, unmeasured, fast])
+
+
+@every_exporter
+def test_a_changed_table_has_another_hash(name):
+    hashes = {re.search(r"SHA-256 of the table: (\w{16})", export(name, [entry(m)]))[1] for m in (16, 17)}
+    assert len(hashes) == 2
+
+
+@every_exporter
+def test_header_says_where_it_comes_from(name):
+    other_day = entry(1, date="2026-02-01", triton_version="3.9.0")
+    text = export(name, [*PAIR, other_day])
+    for line in ("GPU: h200-sxm-141gb (NVIDIA H200)", "Triton: 3.6.0, 3.9.0", "Measured: 2026-01-31 to 2026-02-01"):
+        assert f"\n{line}\n" in text
+
+
+@every_exporter
+def test_what_was_not_measured_is_called_so(name):
+    text = export(name, [entry(date="", device_name="", triton_version="")])
+    assert "not measured" in text
+    assert "Measured: never" in text
+
+
+@every_exporter
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [([], "no schedule to export"), ([entry(), entry(16, gpu="l4")], r"schedules of 2 GPUs \(h200-sxm-141gb, l4\) for 1 export")],
+)
+def test_entries_that_make_no_export_are_refused(name, entries, sentence):
+    with pytest.raises(UserError, match=sentence):
+        export(name, entries)
+
+
+@every_exporter
+def test_source_compiles_and_imports_torch_triton_and_the_standard_library_only(name, tmp_path):
+    file = tmp_path / "exported.py"
+    file.write_text(export(name))
+    assert py_compile.compile(str(file), doraise=True)
+    tree = ast.parse(file.read_text())
+    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {module.partition(".")[0] for module in modules} <= {"torch", "triton"} | sys.stdlib_module_names
+    assert not re.search(r"\bprint\(", file.read_text())
+
+
+@every_exporter
+def test_names_are_all_there_and_lines_are_short(name, tmp_path):
+    ruff = Path(sys.executable).with_name("ruff")
+    file = tmp_path / "exported.py"
+    file.write_text(export(name))
+    checked = subprocess.run([ruff, "check", "--isolated", "--select", "F,I,W", file], capture_output=True, text=True, check=False)
+    assert (0, "All checks passed!") == (checked.returncode, checked.stdout.strip())
+
+
+def test_exporters_are_found_by_the_name_of_their_file():
+    assert {"python", "triton"} <= set(exporter_names())
+    with pytest.raises(UserError, match=r"no exporter named 'vlm'; known: .*python.*triton"):
+        load_exporter("vlm")
+
+
+def test_families_give_every_name_once():
+    """Else, of two helpers of one name in an exported module, the later would silently stand for both."""
+    items = {item for name in families() for item in importlib.import_module(f"tuner.kernels.{name}").EXPORTS}
+    assert [name for name, count in Counter(item.__name__ for item in items).items() if count > 1] == []
+
+
+def configs(text):
+    """CONFIGS of an exported text, with each Config as (keywords, warps, stages)."""
+    import triton
+
+    space = {}
+    exec(compile(text, "exported", "exec"), space)
+    assert all(isinstance(config, triton.Config) for config in space["CONFIGS"].values())
+    return {key: (config.kwargs, config.num_warps, config.num_stages) for key, config in space["CONFIGS"].items()}
+
+
+def test_triton_configs_hold_the_schedules():
+    pointer = {"CTA_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_M": 1}
+    tma = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 32, "SPLIT_K": 1, "GROUP_M": 2, "PERSISTENT_CTAS_PER_SM": 1, "EPILOGUE_SUBTILE": 2, "FLATTEN": 1}
+    assert configs(export("triton")) == {
+        (16, 96, 80, "fp16", "fp16", "nt"): (pointer, 4, 3),
+        (64, 96, 80, "fp16", "fp16", "nt"): (tma, 4, 3),
+    }
+
+
+def test_triton_parameters_take_the_consumer_s_names():
+    (keywords, _, _), *_ = configs(export("triton", PAIR, CTA_M="BLOCK_SIZE_M", GROUP_M="GROUP_SIZE_M")).values()
+    assert keywords == {"BLOCK_SIZE_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_SIZE_M": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "rename", "sentence"),
+    [
+        ("triton", {"BLOCK_M": "X"}, "no parameter 'BLOCK_M' to rename; these schedules have CTA_K, CTA_M"),
+        ("triton", {"CTA_M": "CTA_N"}, "8 parameters would have 7 names"),
+        ("python", {"CTA_M": "X"}, "1 parameters to rename"),
+    ],
+)
+def test_renames_that_reach_nothing_are_refused(name, rename, sentence):
+    with pytest.raises(UserError, match=sentence):
+        export(name, PAIR, **rename)
+
+
+def run_exported(folder, dtype, environment):
+    """What `run_exported.py` says of an export, run in an isolated interpreter and another folder."""
+    file = folder / "exported.py"
+    file.write_text(export("python", [replace(item, problem=replace(item.problem, dtype=dtype, out_dtype=dtype)) for item in PAIR]))
+    torch_name = {"fp16": "float16", "bf16": "bfloat16"}[dtype]
+    command = [sys.executable, "-I", SCRIPT, file, torch_name]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """float16, since Triton's interpreter multiplies the bits of bfloat16 as if they were whole numbers."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TRITON"))}
+    return run_exported(tmp_path_factory.mktemp("elsewhere"), "fp16", outside | {"TRITON_INTERPRET": "1"})
+
+
+CASES = {
+    "M=1": "near",
+    "M=7": "near",
+    "M=16": "exact",
+    "M=64": "exact",
+    "M=100": "near",
+    "M=300": "default",
+    "nt": "near",
+    "nn": "default",
+    "tn": "default",
+    "tt": "default",
+    "every second column of A": "default",
+    "A with rows 163 elements apart": "default",
+    "A one element off": "default",
+    "A a row that is repeated": "default",
+    "out by columns": "",
+    "out float32": "default",
+    "out inside a wider buffer": "exact",
+    "what is beside it stays": "",
+    "without out": "exact",
+    "another N and K": "default",
+    "one column": "default",
+    "M=0": "",
+    "N=0": "",
+    "K=0": "",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exported_module_multiplies_right_by_the_stated_rule(case, interpreted):
+    """Outputs and workspaces start as NaNs. Tuned are M = 16 and M = 64 at N = 96, K = 80, layout nt."""
+    assert interpreted["results"][case] == [True, CASES[case]]
+
+
+def test_every_case_that_was_run_is_expected(interpreted):
+    assert set(interpreted["results"]) == set(CASES)
+
+
+def test_exported_module_needs_nothing_of_this_repository(interpreted):
+    assert interpreted["repository"] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [("inner extents", r"A is \[4, 5\] and B is \[6, 7\]"), ("out", r"out is \[4, 6\]; give \[4, 7\]"), ("types", "A is torch.float16 and B is")],
+)
+def test_exported_module_says_what_is_wrong_with_its_arguments(case, sentence, interpreted):
+    assert re.match(sentence, interpreted["errors"][case])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_exported_module_multiplies_right_on_the_gpu(dtype, tmp_path):
+    answer = run_exported(tmp_path, dtype, dict(os.environ))
+    assert {case: right for case, (right, _) in answer["results"].items() if not right} == {}
+    assert set(answer["results"]) == {*CASES, "replayed from a CUDA graph"}
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    """The look-up of an exported module: (M, tuned Ms) -> how, schedule. It needs neither a GPU nor the interpreter."""
+    tree = ast.parse(export("python"))
+    wanted = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "tuned"]
+    space = {"Schedule": Schedule}
+    exec(compile(ast.Module([ast.parse("from __future__ import annotations").body[0], *wanted], []), "exported", "exec"), space)
+    return space["tuned"]
+
+
+@pytest.mark.parametrize(
+    ("m", "tuned_for", "answer"),
+    [
+        (8, {1, 2, 4, 8}, ("exact", 8)),
+        (3, {1, 2, 4, 8}, ("near", 4)),
+        (9, {1, 2, 4, 8}, ("near", 8)),
+        (64, {1, 2, 4, 8}, ("near", 8)),  # 16 rows and 64
+        (65, {1, 2, 4, 8}, ("default", None)),
+        (4096, {1, 2, 4, 8}, ("default", None)),
+        (100, {64, 128, 4096}, ("near", 128)),
+        (50, {16, 4096}, ("near", 16)),  # the one above is too far
+        (1, {4096}, ("default", None)),
+        (65536, {1024}, ("near", 1024)),
+        (65536, {1023}, ("default", None)),
+        (5, set(), ("default", None)),
+    ],
+)
+def test_a_schedule_serves_its_neighbours_and_no_distant_shape(m, tuned_for, answer, tuned):
+    by_rows = {rows: Schedule(family="pointer", cta_m=16, cta_n=16, cta_k=16, group_m=rows) for rows in tuned_for}
+    how, schedule = tuned(m, by_rows)
+    assert (how, schedule and schedule.group_m) == answer
+
+
+def test_a_schedule_that_splits_k_serves_no_much_greater_m(tuned):
+    """Its workspace grows with M."""
+    split = Schedule(family="pointer", cta_m=16, cta_n=16, cta_k=16, split_k=2)
+    assert tuned(4096, {1024: split}) == ("near", split)
+    assert tuned(4097, {1024: split}) == ("default", None)
+
+
+def test_a_written_file_is_whole_and_keeps_its_permissions(tmp_path):
+    file = tmp_path / "out.py"
+    file.write_text("before")
+    file.chmod(0o640)
+    write_atomically(file, "after\n")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"after\n", 0o640)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "out.py"
+    file.write_text("before")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*out.py: No space left on device; what was there is as before"):
+        write_atomically(file, "after")
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("before", [file])
+
+
+def test_a_folder_that_is_not_there_is_said_so(tmp_path):
+    with pytest.raises(UserError, match="cannot write .*No such file or directory"):
+        write_atomically(tmp_path / "none" / "out.py", "text")

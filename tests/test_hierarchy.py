@@ -1,0 +1,133 @@
+"""The model of the memory hierarchy: physics it must not break, and choices it must make."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.calibration import load_calibration, parse_calibration
+from cost_models.estimate import EstimateTable
+from cost_models.hierarchy import estimate
+from search_spaces.errors import UserError
+from search_spaces.gpu_files import load_gpu
+from search_spaces.hardware import Hardware
+from search_spaces.lowering import lower
+from search_spaces.problem import Problem
+from search_spaces.schedule import parse_schedule
+from search_spaces.space import load_space
+from search_spaces.table import ScheduleTable
+from tuner.ranking import model_names, rank
+
+CUBE = Problem(m=4096, n=4096, k=4096)
+extents = st.sampled_from([1, 7, 16, 100, 512, 1000, 4096, 14336])
+
+
+def model(texts: list[str], problem: Problem, hardware: Hardware) -> EstimateTable:
+    table = ScheduleTable.of([parse_schedule(text) for text in texts])
+    return estimate(table, lower(table, problem, hardware), problem, hardware, load_calibration(hardware))
+
+
+@settings(max_examples=25, deadline=None)
+@given(extents, extents, extents, st.sampled_from(["h100", "h200", "a100", "rtx4090", "b200"]))
+def test_nothing_is_predicted_faster_than_the_hardware(m: int, n: int, k: int, gpu: str) -> None:
+    hardware, problem = load_gpu(gpu), Problem(m=m, n=n, k=k)
+    ranking = rank(problem, hardware, load_space("default"))
+    clock = hardware.max_clock_mhz or hardware.peak_clock_mhz
+    assert clock is not None
+    assert hardware.sms is not None
+    compute = problem.flops / (2 * hardware.fma_per_sm_per_clock["bf16"] * hardware.sms * clock * 1e6)
+    floor = max(compute, problem.least_bytes / hardware.dram_bytes_per_second)
+    assert ranking.estimates.seconds.min() >= floor
+    assert np.isfinite(ranking.estimates.seconds).all()
+    assert all((column >= 0).all() for column in ranking.estimates.terms.values())
+
+
+@pytest.mark.parametrize(
+    ("figure", "factor"),
+    [("dram_bytes_per_second", 2), ("peak_clock_mhz", 1.5), ("l2_bytes", 2)],
+)
+@pytest.mark.parametrize("problem", [CUBE, Problem(m=16, n=8192, k=8192), Problem(m=8192, n=8192, k=8192)])
+def test_more_of_a_resource_slows_nothing(h100: Hardware, figure: str, factor: float, problem: Problem) -> None:
+    better = dataclasses.replace(h100, **{figure: type(getattr(h100, figure))(getattr(h100, figure) * factor)})
+    ranking = rank(problem, h100, load_space("default"))
+    again = estimate(ranking.table, lower(ranking.table, problem, better), problem, better, ranking.calibration)
+    assert (again.seconds <= ranking.estimates.seconds * (1 + 1e-9)).all()
+
+
+def test_more_work_takes_longer(h100: Hardware) -> None:
+    texts = ["tma 128x256x64 w8 s3 g8", "pointer 64x64x64 w4 s4 g4", "tma 64x128x64 w4 s4 k4"]
+    times = [model(texts, Problem(m=m, n=4096, k=8192), h100).seconds for m in (256, 1024, 4096)]
+    assert (times[0] < times[1]).all()
+    assert (times[1] < times[2]).all()
+
+
+def test_wide_tiles_lead_at_4096_cubed_and_small_ones_trail(h100: Hardware) -> None:
+    seconds = model(["tma 128x256x64 w8 s3 g8", "tma 128x128x64 w4 s4 g8", "tma 64x64x64 w4 s4 g8"], CUBE, h100).seconds
+    assert seconds[0] < seconds[1] < seconds[2]
+    assert rank(CUBE, h100, load_space("default")).table.schedule(0).cta[:2] == (128, 256)
+
+
+def test_a_skinny_product_waits_for_dram(h100: Hardware) -> None:
+    ranking = rank(Problem(m=16, n=28672, k=8192), h100, load_space("default"))
+    assert ranking.estimate(0).limiter == "dram"
+
+
+def test_few_tiles_with_a_long_k_are_split(h100: Hardware) -> None:
+    assert rank(Problem(m=128, n=128, k=65536), h100, load_space("default")).table.schedule(0).split_k > 1
+
+
+def test_narrow_instructions_cost_what_shared_memory_ports_allow(h100: Hardware) -> None:
+    """wgmma m64n16 takes 20 clocks for 8 of tensor work; m64n128, with eight times the work, the 64 of its tensor work."""
+    narrow = model(["tma 64x16x64 w4 s4"], Problem(m=64, n=16, k=4096), h100).terms["tensor_core"][0]
+    wide = model(["tma 64x128x64 w4 s4"], Problem(m=64, n=128, k=4096), h100).terms["tensor_core"][0]
+    assert narrow * 8 / wide == pytest.approx(20 / 8)
+
+
+def test_the_raster_order_changes_dram_traffic_only_where_l2_is_too_small(h100: Hardware) -> None:
+    texts = [f"tma 128x128x64 w4 s4 g{g}" for g in (1, 2, 4, 8, 16)]
+    small = model(texts, Problem(m=2048, n=2048, k=2048), h100).facts["dram_bytes"]
+    large = model(texts, Problem(m=8192, n=8192, k=8192), h100).facts["dram_bytes"]
+    assert np.ptp(small) == 0
+    assert large[0] > 1.9 * large[3]
+
+
+def test_ranking_does_not_depend_on_the_clock_of_the_moment(h100: Hardware) -> None:
+    """A GPU that idles at 210 MHz ranks like one at full clock: nothing is read from the device."""
+    first, second = (rank(CUBE, load_gpu("h100"), load_space("default")).table.schedules()[:50] for _ in range(2))
+    assert first == second
+
+
+def test_bounds_enclose_the_estimate(h100: Hardware) -> None:
+    ranking = rank(CUBE, h100, load_space("default"))
+    for row in (0, 100, 1000):
+        one = ranking.estimate(row)
+        assert one.overlapped_seconds <= one.seconds * 1.001
+        assert one.limiter in one.terms
+
+
+@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("gpu", ["a100", "h100", "b200", "rtx5090"])
+def test_every_model_estimates_every_schedule(name: str, gpu: str) -> None:
+    ranking = rank(Problem(m=512, n=512, k=1024), load_gpu(gpu), load_space("default"), name)
+    assert len(ranking.estimates) == len(ranking.table)
+    assert (np.diff(ranking.estimates.seconds) >= 0).all()
+    assert set(ranking.estimate(0).terms) == set(ranking.estimates.terms)
+
+
+def test_unknown_model() -> None:
+    with pytest.raises(UserError, match="no cost model named 'magic'; known: hierarchy, roofline"):
+        rank(CUBE, load_gpu("h100"), load_space("default"), "magic")
+
+
+def test_a_gpu_without_a_calibration_says_whose_it_uses() -> None:
+    assert load_calibration(load_gpu("h100")).name == "sm_90"
+    assert load_calibration(load_gpu("a100")).name == "sm_90"
+
+
+def test_a_calibration_with_a_missing_constant() -> None:
+    with pytest.raises(UserError, match="must give exactly source, launch_seconds"):
+        parse_calibration("mine", "source: nothing")
