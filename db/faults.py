@@ -29,6 +29,8 @@ def resolve(location: str | Path | None) -> Path | str:
     chosen = str(location or os.environ.get("TUNER_DB") or default_path())
     if chosen.startswith("sqlite:///"):
         chosen = chosen.removeprefix("sqlite:///")
+    elif chosen.startswith("sqlite") and "://" in chosen:
+        raise UserError(f"{chosen!r} names no file; give its path, or sqlite:///PATH")
     elif "://" in chosen:
         return chosen
     return Path(chosen).expanduser().absolute()

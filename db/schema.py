@@ -80,7 +80,7 @@ TRIAL = Table(
     *(_text(name, nullable=True) for name in ("mma_instruction", "binary_hash")),
     *(_real(name) for name in ("compile_seconds", "sm_clock_mhz")),
     _text("throttle_reasons", nullable=True),
-    Index("trial_problem", "n", "k", "m"),
+    Index("trial_problem", "m", "n", "k", "status"),
     Index("trial_run", "run_id"),
 )
 

@@ -93,7 +93,8 @@ class Store(Reader):
             same = select(ENVIRONMENT.c.id).where(*(ENVIRONMENT.c[name].is_not_distinct_from(value) for name, value in row.items()))
             with self.writing() as connection:
                 found = connection.execute(same.limit(1)).scalar()
-                self._environments[environment] = _insert(connection, ENVIRONMENT, **row) if found is None else found
+                environment_id = _insert(connection, ENVIRONMENT, **row) if found is None else found
+            self._environments[environment] = environment_id  # only once it is committed
         return self._environments[environment]
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ MIG_DEVICE = re.compile(r"(?P<card>.+) MIG (?:\d+c\.)?\d+g\.\d+gb\S*")
 SLICE_NAME = re.compile(r"(?P<card>.+)-mig-(?P<sms>[1-9]\d*)sm-(?P<gib>[1-9]\d*)gib")
 PATH_ENDINGS = (".yaml", ".yml")
 NEAREST = 3
-REPORTED = "reported by the driver"
+DRIVER = "reported by the driver"
 SHARED_BY_MEMORY = ("dram_bytes_per_second", "l2_bytes")
 
 
@@ -41,7 +41,7 @@ def load_gpu(text: str) -> Hardware:
             raise UserError(
                 f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on it shows"
             )
-        return _slice(card, sms=sms, memory_bytes=int(part["gib"]) * 2**30)
+        return _slice(card, sms=sms, memory_bytes=int(part["gib"]) * 2**30, origin=f"the name {text}")
     return _load(resolve_alias(text))
 
 
@@ -81,23 +81,25 @@ def on_device(hardware: Hardware, driver_name: str, *, sms: int, memory_bytes: i
     mig = MIG_DEVICE.fullmatch(driver_name)
     if (mig["card"] if mig else driver_name) not in hardware.device_names or compute_capability != hardware.compute_capability:
         return None
-    too_few = hardware.sms is not None and sms < SLICE_SM_SHARE * hardware.sms
-    if mig or too_few or memory_bytes < SLICE_MEMORY_SHARE * hardware.memory_bytes:
-        return _slice(hardware, sms=sms, memory_bytes=memory_bytes)
-    return _with_sms(hardware, sms=sms, memory_bytes=memory_bytes)
+    share = sms / hardware.sms if hardware.sms else 1.0
+    if share > 1 / SLICE_SM_SHARE:
+        return None  # another part under the same name
+    if mig or share < SLICE_SM_SHARE or memory_bytes < SLICE_MEMORY_SHARE * hardware.memory_bytes:
+        return _slice(hardware, sms=sms, memory_bytes=memory_bytes, origin=DRIVER)
+    return _with_sms(hardware, sms=sms, memory_bytes=memory_bytes, origin=DRIVER)
 
 
-def _with_sms(hardware: Hardware, *, sms: int, memory_bytes: int) -> Hardware:
+def _with_sms(hardware: Hardware, *, sms: int, memory_bytes: int, origin: str) -> Hardware:
     """With these counts and the peak in proportion to the SMs; without a peak where the file has no SM count to scale by."""
     peak_flops = {dtype: peak * sms / hardware.sms for dtype, peak in hardware.peak_flops.items()} if hardware.sms else {}
-    sources = {**hardware.sources, "sms": REPORTED, "memory_bytes": REPORTED}
+    sources = {**hardware.sources, "sms": origin, "memory_bytes": origin}
     return replace(hardware, sms=sms, memory_bytes=memory_bytes, peak_flops=peak_flops, sources=sources)
 
 
-def _slice(hardware: Hardware, *, sms: int, memory_bytes: int) -> Hardware:
+def _slice(hardware: Hardware, *, sms: int, memory_bytes: int, origin: str) -> Hardware:
     share = min(memory_bytes / hardware.memory_bytes, 1.0)
     gib = max(round(memory_bytes / 2**30), 1)
-    part = _with_sms(hardware, sms=sms, memory_bytes=memory_bytes)
+    part = _with_sms(hardware, sms=sms, memory_bytes=memory_bytes, origin=origin)
     shared = {field: f"{share:.3f}, by memory, of the card's: {part.sources[field]}" for field in SHARED_BY_MEMORY if field in part.sources}
     return replace(
         part,
@@ -106,7 +108,7 @@ def _slice(hardware: Hardware, *, sms: int, memory_bytes: int) -> Hardware:
         dram_bytes_per_second=hardware.dram_bytes_per_second * share,
         l2_bytes=None if hardware.l2_bytes is None else round(hardware.l2_bytes * share),
         power_w=None,
-        sources={**part.sources, **shared},
+        sources={field: source for field, source in {**part.sources, **shared}.items() if field != "power_w"},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import builtins
 import inspect
 import json
 import os
@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import UserError
-from search_spaces.families import families
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter, write_atomically
+from tuner.kernels import family_module, family_names
 
 SCRIPT = Path(__file__).parent / "data" / "run_exported.py"
 every_exporter = pytest.mark.parametrize("name", exporter_names())
@@ -30,8 +30,7 @@ every_exporter = pytest.mark.parametrize("name", exporter_names())
 def entry(m=64, schedule=None, **changes):
     problem = Problem(m=m, n=96, k=80, dtype=changes.pop("dtype", "fp16"), layout=changes.pop("layout", "nt"))
     schedule = schedule or Schedule(family="pointer", cta_m=16, cta_n=32, cta_k=16, stages=3, split_k=3)
-    known = {"gpu": "h200-sxm-141gb", "device_name": "NVIDIA H200", "triton_version": "3.6.0", "date": "2026-01-31"}
-    return Entry(problem=problem, schedule=schedule, **(known | changes))
+    return Entry(problem=problem, schedule=schedule, **({"provenance": "NVIDIA H200, Triton 3.6.0, 2026-01-31"} | changes))
 
 
 TMA = Schedule(
@@ -41,12 +40,12 @@ PAIR = (entry(64, TMA, median_us=12.345, library_ratio=1.0521), entry(16, median
 
 
 def export(name, entries=PAIR, **rename):
-    return load_exporter(name)(entries, ExportSettings(rename=rename))
+    return load_exporter(name).export(entries, ExportSettings(rename=rename))
 
 
 def copied_sources():
     """Name -> source of everything that the kernel families give to be copied."""
-    items = {item for name in families() for item in importlib.import_module(f"tuner.kernels.{name}").EXPORTS}
+    items = {item for name in family_names() for item in family_module(name).EXPORTS}
     return {item.__name__: inspect.getsource(getattr(item, "fn", item)) for item in items}
 
 
@@ -56,7 +55,8 @@ def test_text_is_the_kept_one(name, golden):
     text = re.sub(r"Written by tuner .*", "Written by tuner VERSION.", export(name))
     for item, source in copied_sources().items():
         text = text.replace(source, f"<the source of {item}>\n")
-    assert golden(name, text) == text
+    golden(f"exporter_{name}.txt", text)
+    assert "VERSION" in text
 
 
 @every_exporter
@@ -79,28 +79,25 @@ def test_a_changed_table_has_another_hash(name):
 
 
 @every_exporter
-def test_header_says_where_it_comes_from(name):
-    other_day = entry(1, date="2026-02-01", triton_version="3.9.0")
-    text = export(name, [*PAIR, other_day])
-    for line in ("GPU: h200-sxm-141gb (NVIDIA H200)", "Triton: 3.6.0, 3.9.0", "Measured: 2026-01-31 to 2026-02-01"):
-        assert f"\n{line}\n" in text
+def test_header_says_where_each_schedule_comes_from(name):
+    text = export(name, [*PAIR, entry(1, provenance="NVIDIA H200, Triton 3.9.0, 2026-02-01")])
+    assert "\nSource: NVIDIA H200, Triton 3.6.0, 2026-01-31\nSource: NVIDIA H200, Triton 3.9.0, 2026-02-01\n" in text
 
 
 @every_exporter
 def test_what_was_not_measured_is_called_so(name):
-    text = export(name, [entry(date="", device_name="", triton_version="")])
-    assert "not measured" in text
-    assert "Measured: never" in text
+    assert "not measured\n" in export(name, [entry(1), entry(64, median_us=2.0)])
 
 
 @every_exporter
-@pytest.mark.parametrize(
-    ("entries", "sentence"),
-    [([], "no schedule to export"), ([entry(), entry(16, gpu="l4")], r"schedules of 2 GPUs \(h200-sxm-141gb, l4\) for 1 export")],
-)
-def test_entries_that_make_no_export_are_refused(name, entries, sentence):
-    with pytest.raises(UserError, match=sentence):
-        export(name, entries)
+def test_no_entries_are_no_export(name):
+    with pytest.raises(UserError, match="0 schedules to export"):
+        export(name, [])
+
+
+@every_exporter
+def test_every_exporter_says_what_it_is(name):
+    assert load_exporter(name).summary.endswith(".")
 
 
 @every_exporter
@@ -116,12 +113,17 @@ def test_source_compiles_and_imports_torch_triton_and_the_standard_library_only(
 
 
 @every_exporter
-def test_names_are_all_there_and_lines_are_short(name, tmp_path):
-    ruff = Path(sys.executable).with_name("ruff")
-    file = tmp_path / "exported.py"
-    file.write_text(export(name))
-    checked = subprocess.run([ruff, "check", "--isolated", "--select", "F,I,W", file], capture_output=True, text=True, check=False)
-    assert (0, "All checks passed!") == (checked.returncode, checked.stdout.strip())
+def test_every_name_is_defined_and_every_import_used(name):
+    """Kernels are copied by name: what one needs and its family does not give would be missing at the first call only."""
+    nodes = list(ast.walk(ast.parse(export(name))))
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    written = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    written |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    written |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__"]
+    imported = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
+    assert read - written - imported - set(dir(builtins)) == set()
+    assert imported - read == set()
 
 
 def test_exporters_are_found_by_the_name_of_their_file():
@@ -132,7 +134,7 @@ def test_exporters_are_found_by_the_name_of_their_file():
 
 def test_families_give_every_name_once():
     """Else, of two helpers of one name in an exported module, the later would silently stand for both."""
-    items = {item for name in families() for item in importlib.import_module(f"tuner.kernels.{name}").EXPORTS}
+    items = {item for name in family_names() for item in family_module(name).EXPORTS}
     assert [name for name, count in Counter(item.__name__ for item in items).items() if count > 1] == []
 
 
@@ -148,7 +150,16 @@ def configs(text):
 
 def test_triton_configs_hold_the_schedules():
     pointer = {"CTA_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_M": 1}
-    tma = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 32, "SPLIT_K": 1, "GROUP_M": 2, "PERSISTENT_CTAS_PER_SM": 1, "EPILOGUE_SUBTILE": 2, "FLATTEN": 1}
+    tma = {
+        "CTA_M": 64,
+        "CTA_N": 64,
+        "CTA_K": 32,
+        "SPLIT_K": 1,
+        "GROUP_M": 2,
+        "PERSISTENT_CTAS_PER_SM": 1,
+        "EPILOGUE_SUBTILE": 2,
+        "FLATTEN": 1,
+    }
     assert configs(export("triton")) == {
         (16, 96, 80, "fp16", "fp16", "nt"): (pointer, 4, 3),
         (64, 96, 80, "fp16", "fp16", "nt"): (tma, 4, 3),
@@ -235,7 +246,11 @@ def test_exported_module_needs_nothing_of_this_repository(interpreted):
 
 @pytest.mark.parametrize(
     ("case", "sentence"),
-    [("inner extents", r"A is \[4, 5\] and B is \[6, 7\]"), ("out", r"out is \[4, 6\]; give \[4, 7\]"), ("types", "A is torch.float16 and B is")],
+    [
+        ("inner extents", r"A is \[4, 5\] and B is \[6, 7\]"),
+        ("out", r"out is \[4, 6\]; give \[4, 7\]"),
+        ("types", "A is torch.float16 and B is"),
+    ],
 )
 def test_exported_module_says_what_is_wrong_with_its_arguments(case, sentence, interpreted):
     assert re.match(sentence, interpreted["errors"][case])
@@ -312,5 +327,5 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(UserError, match="cannot write .*No such file or directory"):
+    with pytest.raises(UserError, match=r"cannot write .*No such file or directory"):
         write_atomically(tmp_path / "none" / "out.py", "text")

@@ -392,6 +392,7 @@ def test_a_store_says_where_it_is(tmp_path: Path) -> None:
     [
         ("nosuch://host/tuner", "no driver for nosuch"),
         ("://host", "the database's URL is none"),
+        ("sqlite://", "names no file"),
         ("mysql+nosuch://host/x", "no driver for mysql"),
     ],
 )

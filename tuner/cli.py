@@ -1,22 +1,27 @@
-"""The command line: reads what was asked, says what it understood, calls the rooms below, prints. Errors a person can mend end here, with exit code 2.
-
-Commands that need neither torch nor numpy import neither: `tuner best` answers within a blink.
+"""The command line: reads what was asked, says what it understood, calls the rooms below, prints. Errors a person can mend end here, with
+exit code 2. Each command imports what it needs when it runs: `tuner best` needs neither torch nor numpy, and answers within a blink.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from search_spaces.errors import UserError
+from search_spaces.problem import Problem, parse_shape
 
 if TYPE_CHECKING:
     from search_spaces.hardware import Hardware
-    from search_spaces.problem import Problem
+    from tuner.search import Progress
+
+Command = Callable[..., Any]
 
 
 class Exit(IntEnum):
@@ -26,42 +31,18 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-app = typer.Typer(
-    help="Finds, proves, remembers and hands on the fastest way for a GPU to multiply two matrices.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-Shape = Annotated[str, typer.Option("--shape", help="MxNxK: C[M,N] = A[M,K] @ B[K,N].")]
-Gpu = Annotated[str, typer.Option("--gpu", help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="Type of A and B: bf16 or fp16; sums are fp32.")]
-OutDtype = Annotated[str, typer.Option("--out-dtype", help="Type of C; the same as --dtype unless given.")]
-Layout = Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt in torch's row-major sense; nt is x @ w.T with w stored [N, K].")]
-Leading = Annotated[str, typer.Option("--ld", help="Leading dimensions lda,ldb,ldc in elements; 0 is the densest.")]
-Alignment = Annotated[int, typer.Option("--alignment", help="Bytes that the base pointers are a multiple of.")]
-Db = Annotated[str | None, typer.Option("--db", help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-SpaceName = Annotated[str, typer.Option("--space", help="A space's name (see `tuner spaces`), or a YAML file.")]
-FamilyNames = Annotated[
-    str, typer.Option("--families", help="Kernel families to search, separated by commas; all of the space unless given.")
-]
-Model = Annotated[str, typer.Option("--model", help="Cost model that ranks.")]
-ScheduleText = Annotated[str, typer.Option("--schedule", help="A schedule's short text, such as 'tma 128x256x64 w8 s3 g8'.")]
-TopK = Annotated[int, typer.Option("--top-k", help="How many to show.", min=1)]
+def _say(text: str) -> None:
+    """A line that is no result: to stderr."""
+    click.echo(text, err=True)
 
 
-def _problem(shape: str, dtype: str, out_dtype: str, layout: str, leading: str, alignment: int) -> Problem:
-    from search_spaces.problem import Problem, parse_shape
+def _print(as_json: bool, value: Callable[[], object], text: Callable[[], str]) -> None:
+    click.echo(json.dumps(value(), indent=2) if as_json else text())
 
-    m, n, k = parse_shape(shape)
-    parts = leading.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise UserError(f"--ld {leading!r} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
-    lda, ldb, ldc = (int(part) for part in parts)
-    fields = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
-    return Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **fields)
+
+def _names(text: str) -> tuple[str, ...]:
+    """`a,b` -> ("a", "b")."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _hardware(gpu: str) -> Hardware:
@@ -73,199 +54,222 @@ def _hardware(gpu: str) -> Hardware:
     return hardware
 
 
-def _say(text: str) -> None:
-    """A line that is no result: to stderr."""
-    typer.echo(text, err=True)
+def _leading_dimensions(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise UserError(f"--ld {text!r} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
+    a, b, c = map(int, parts)
+    return a, b, c
 
 
-def _nothing_to_tune(problem: Problem) -> bool:
-    """Say so where the product is empty."""
-    if not problem.is_empty:
-        return False
-    what = "the output is empty" if 0 in (problem.m, problem.n) else "the output is all zeros"
-    typer.echo(f"{problem.shape}: {what}; there is nothing to tune")
-    return True
+def _options(*options: Command) -> Callable[[Command], Command]:
+    def apply(command: Command) -> Command:
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+    return apply
+
+
+def problem_options(command: Command) -> Command:
+    """Options that make one product; the command gets it as `problem`. An empty product ends here: there is nothing to tune."""
+
+    @_options(
+        click.option("--shape", required=True, metavar="MxNxK", help="C[M,N] = A[M,K] @ B[K,N]."),
+        click.option("--dtype", default="bf16", show_default=True, help="Type of A and B: bf16 or fp16 (fp32 for a roofline); sums are fp32."),
+        click.option("--out-dtype", default="", help="Type of C; the same as --dtype unless given."),
+        click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
+        click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
+        click.option("--alignment", default=16, show_default=True, help="Bytes that the base pointers are a multiple of."),
+    )
+    @functools.wraps(command)
+    def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, **others: Any) -> None:
+        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
+        kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
+        problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
+        if problem.is_empty:
+            what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
+            click.echo(f"{problem.shape}: {what}; there is nothing to tune")
+            return
+        command(problem=problem, **others)
+
+    return wrapped
+
+
+gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")
+db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
+space_options = _options(
+    click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
+    click.option("--families", default="", help="Kernel families, separated by commas; all of the space unless given."),
+    click.option("--model", default="hierarchy", show_default=True, help="Cost model that ranks: hierarchy or roofline."),
+)
+
+
+class ProgressLine:
+    """One line on a terminal's stderr, rewritten as the search goes on, and gone before the results."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            click.echo("\r\x1b[2K", err=True, nl=False)
+
+    def show(self, progress: Progress) -> None:
+        if not self._live:
+            return
+        best, left = progress.best, progress.seconds_left
+        parts = [f"compiled {progress.compiled}/{progress.total}", f"measured {progress.measured}"]
+        parts += [f"failed {progress.failed}"] if progress.failed else []
+        parts += [f"best {best.measurement.median_us:.2f} us {best.schedule}"] if best else []
+        parts += [f"{left:.0f} s left"] if left is not None else []
+        click.echo("\r\x1b[2K" + ", ".join(parts), err=True, nl=False)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def app() -> None:
+    """Finds, proves, remembers and hands on the fastest way for a GPU to multiply two matrices."""
 
 
 @app.command()
-def search(
-    shape: Shape,
-    gpu: Gpu,
-    dtype: Dtype = "bf16",
-    out_dtype: OutDtype = "",
-    layout: Layout = "nt",
-    leading: Leading = "0,0,0",
-    alignment: Alignment = 16,
-    space: SpaceName = "default",
-    families: FamilyNames = "",
-    model: Model = "hierarchy",
-    strategy: Annotated[str, typer.Option("--strategy", help="How candidates are chosen (see `tuner strategies`).")] = "ranked",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Most schedules to measure; without the GPU, to compile.")] = 0,
-    budget: Annotated[str, typer.Option("--budget", help="Wall-clock limit, such as 30s or 5m.")] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the strategies that draw.")] = 0,
-    top_k: TopK = 10,
-    no_measure: Annotated[bool, typer.Option("--no-measure", help="Rank and compile only, even where the GPU is present.")] = False,
-    measure_anyway: Annotated[
-        bool, typer.Option("--measure-anyway", help="Measure on the GPU that is present though it is another one.")
-    ] = False,
-    db: Db = None,
-    as_json: AsJson = False,
-) -> None:
+@problem_options
+@gpu_option
+@space_options
+@click.option("--strategy", default="ranked", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
+@click.option("--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 64) or, without the GPU, to compile (0: 32).")
+@click.option("--budget", default="", help="Wall-clock limit, such as 30s or 5m.")
+@click.option("--seed", default=0, help="Seed of the strategies that draw.")
+@top_k_option
+@click.option("--no-measure", is_flag=True, help="Rank and compile only, even where the GPU is present.")
+@click.option("--measure-anyway", is_flag=True, help="Measure on the GPU that is present though it is another one.")
+@db_option
+@json_option
+def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bool, db: str | None, as_json: bool, **wish: Any) -> None:
     """Find, compile, measure and record the fastest schedule of one product."""
+    from tuner.report import search_json, search_text
     from tuner.searching import SearchWish, run_search
 
-    problem = _problem(shape, dtype, out_dtype, layout, leading, alignment)
-    if _nothing_to_tune(problem):
-        return
-    wish = SearchWish(
-        problem=problem,
-        hardware=_hardware(gpu),
-        space=space,
-        families=tuple(name.strip() for name in families.split(",") if name.strip()),
-        model=model,
-        strategy=strategy,
-        trials=trials,
-        budget=budget,
-        seed=seed,
-        measure=not no_measure,
-        measure_anyway=measure_anyway,
-        location=db,
-    )
-    raise typer.Exit(run_search(wish, top_k=top_k, as_json=as_json, say=_say))
+    asked = SearchWish(problem=problem, hardware=_hardware(gpu), families=_names(families), measure=not no_measure, location=db, **wish)
+    with ProgressLine() as line:
+        result = run_search(asked, _say, line.show)
+    _print(as_json, lambda: search_json(result, top_k), lambda: search_text(result, top_k))
+    sys.exit(Exit.FOUND if result.found else Exit.NOTHING_FOUND)
 
 
 @app.command()
-def best(
-    shape: Shape,
-    gpu: Gpu,
-    dtype: Dtype = "bf16",
-    out_dtype: OutDtype = "",
-    layout: Layout = "nt",
-    leading: Leading = "0,0,0",
-    alignment: Alignment = 16,
-    db: Db = None,
-    as_json: AsJson = False,
-) -> None:
+@problem_options
+@gpu_option
+@db_option
+@json_option
+def best(problem: Problem, gpu: str, db: str | None, as_json: bool) -> None:
     """What is known to be best for one product on one GPU, from the database alone."""
-    from tuner.answers import print_best
+    from tuner.answers import best_answer, best_json, best_text
 
-    problem = _problem(shape, dtype, out_dtype, layout, leading, alignment)
-    if _nothing_to_tune(problem):
-        return
-    found = print_best(problem, _hardware(gpu).name, db, as_json=as_json)
-    raise typer.Exit(Exit.FOUND if found else Exit.NOTHING_FOUND)
-
-
-@app.command()
-def explain(
-    shape: Shape,
-    gpu: Gpu,
-    dtype: Dtype = "bf16",
-    out_dtype: OutDtype = "",
-    layout: Layout = "nt",
-    leading: Leading = "0,0,0",
-    alignment: Alignment = 16,
-    space: SpaceName = "default",
-    families: FamilyNames = "",
-    model: Model = "hierarchy",
-    schedule: ScheduleText = "",
-    compile_nearest: Annotated[
-        int, typer.Option("--compile", min=0, help="Compile so many of the nearest rejects, to find false ones.")
-    ] = 0,
-    top_k: TopK = 10,
-    db: Db = None,
-    as_json: AsJson = False,
-) -> None:
-    """Why each schedule fell or ranked where it did: reasons with both numbers, terms of the model, predicted against compiled and measured."""
-    from tuner.explaining import Explanation, print_explanation
-
-    problem = _problem(shape, dtype, out_dtype, layout, leading, alignment)
-    if _nothing_to_tune(problem):
-        return
-    names = tuple(name.strip() for name in families.split(",") if name.strip())
-    asked = Explanation(
-        problem=problem,
-        hardware=_hardware(gpu),
-        space=space,
-        families=names,
-        model=model,
-        schedule=schedule,
-        compile_nearest=compile_nearest,
-        top_k=top_k,
-        location=db,
-    )
-    print_explanation(asked, as_json=as_json)
+    hardware = _hardware(gpu)
+    answer, near = best_answer(problem, hardware, db)
+    _print(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near))
+    sys.exit(Exit.FOUND if answer and answer.measured else Exit.NOTHING_FOUND)
 
 
 @app.command()
-def roofline(
-    shape: Shape,
-    gpu: Gpu,
-    dtype: Dtype = "bf16",
-    out_dtype: OutDtype = "",
-    layout: Layout = "nt",
-    tile: Annotated[str, typer.Option("--tile", help="CTA tile MxNxK; without it every element is read once.")] = "",
-    as_json: AsJson = False,
-) -> None:
+@problem_options
+@gpu_option
+@space_options
+@click.option("--schedule", default="", help="One schedule's short text, such as 'tma 128x256x64 w8 s3 g8': every term of its estimate.")
+@click.option("--compile", "rejects", default=0, type=click.IntRange(min=0), help="Compile so many of the nearest rejects, to find false ones.")
+@top_k_option
+@db_option
+@json_option
+def explain(problem: Problem, gpu: str, space: str, families: str, model: str, schedule: str, **shown: Any) -> None:
+    """Why each schedule fell or ranked where it did: reasons with both numbers, the model's terms, predicted against compiled and measured."""
+    from search_spaces.schedule import parse_schedule
+    from search_spaces.space import load_space
+    from tuner import explaining
+    from tuner.ranking import rank
+
+    hardware, names = _hardware(gpu), _names(families)
+    searched = load_space(space).only(names) if names else load_space(space)
+    ranking = rank(problem, hardware, searched, model)
+    if schedule:
+        click.echo(explaining.schedule_text(parse_schedule(schedule), ranking))
+        return
+    records = explaining.known_records(problem, hardware, shown["db"])
+    nearest = explaining.nearest_rejects(searched, problem, hardware, shown["rejects"])
+    found = explaining.agreement(records, explaining.compile_rejects(nearest, problem, hardware))
+
+    def text() -> str:
+        return explaining.ranking_text(ranking, shown["top_k"], records) + "\n\n" + explaining.agreement_text(found)
+
+    _print(shown["as_json"], lambda: explaining.explanation_json(ranking, shown["top_k"], found), text)
+
+
+@app.command()
+@problem_options
+@gpu_option
+@click.option("--tile", default="", metavar="MxNxK", help="CTA tile; without it every element is read once.")
+@json_option
+def roofline(problem: Problem, gpu: str, tile: str, as_json: bool) -> None:
     """The hand calculation: FLOPs, traffic, intensity, ridge, lower and upper bound."""
-    from tuner.answers import print_roofline
+    from tuner.calculations import roofline_facts, roofline_text
 
-    problem = _problem(shape, dtype, out_dtype, layout, "0,0,0", 16)
-    if not _nothing_to_tune(problem):
-        print_roofline(problem, _hardware(gpu), tile, as_json=as_json)
+    hardware = _hardware(gpu)
+    _print(as_json, lambda: roofline_facts(problem, hardware, tile), lambda: roofline_text(problem, hardware, tile))
 
 
 @app.command()
-def occupancy(
-    gpu: Gpu,
-    warps: Annotated[int, typer.Option("--warps", min=1, help="Warps of a CTA.")],
-    registers: Annotated[int, typer.Option("--registers", min=0, help="Registers of a thread.")],
-    shared_memory: Annotated[int, typer.Option("--shared-memory", min=0, help="Bytes of shared memory of a CTA.")],
-    as_json: AsJson = False,
-) -> None:
+@gpu_option
+@click.option("--warps", required=True, type=click.IntRange(min=1), help="Warps of a CTA.")
+@click.option("--registers", required=True, type=click.IntRange(min=0), help="Registers of a thread.")
+@click.option("--shared-memory", required=True, type=click.IntRange(min=0), help="Bytes of shared memory of a CTA.")
+@json_option
+def occupancy(gpu: str, warps: int, registers: int, shared_memory: int, as_json: bool) -> None:
     """CTAs per SM by each limit, laid out as Nsight Compute shows it."""
-    from tuner.answers import print_occupancy
+    from tuner.calculations import occupancy_facts, occupancy_text
 
-    print_occupancy(_hardware(gpu), warps, registers, shared_memory, as_json=as_json)
+    given = (_hardware(gpu), warps, registers, shared_memory)
+    _print(as_json, lambda: occupancy_facts(*given), lambda: occupancy_text(*given))
 
 
 @app.command()
-def export(
-    to: Annotated[str, typer.Option("--to", help="Consumer: see --list.")] = "",
-    shapes: Annotated[str, typer.Option("--shapes", help="MxNxK, separated by commas; all measured ones unless given.")] = "",
-    gpu: Gpu = "",
-    dtype: Dtype = "bf16",
-    layout: Layout = "nt",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; stdout unless given.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the consumers.")] = False,
-    db: Db = None,
-) -> None:
-    """Hand the winners to production: a module of its own (python), triton.Config source (triton)."""
-    from tuner.exporters import exporter_names
-    from tuner.exporting import export_text, write_export
+@click.option("--to", "consumer", default="", help="python (a module of its own) or triton (triton.Config source); see --list.")
+@click.option("--shapes", default="", help="MxNxK, separated by commas; all measured ones unless given.")
+@click.option("--gpu", default="", help="The GPU whose winners are wanted.")
+@click.option("--dtype", default="bf16", show_default=True)
+@click.option("--layout", default="nt", show_default=True)
+@click.option("--rename", default="", metavar="CTA_M=BLOCK_M,...", help="Other names for the parameters of a triton.Config.")
+@click.option("--output", "-o", default=None, type=click.Path(path_type=Path, dir_okay=False), help="File to write; stdout unless given.")
+@click.option("--list", "show", is_flag=True, help="List the consumers.")
+@db_option
+def export(consumer: str, shapes: str, gpu: str, dtype: str, layout: str, **rest: Any) -> None:
+    """Hand the winners to production code."""
+    from tuner.exporters import exporter_names, write_atomically
+    from tuner.exporting import export_text, parse_rename
 
-    if show:
-        for name in exporter_names():
-            typer.echo(name)
+    if rest["show"]:
+        click.echo("\n".join(exporter_names()))
         return
     if not gpu:
         raise UserError("export needs --gpu, the GPU whose winners are wanted; `tuner gpus` lists them")
-    text, notes = export_text(to, [part.strip() for part in shapes.split(",") if part.strip()], _hardware(gpu), (dtype, layout), db)
+    settings = parse_rename(rest["rename"])
+    text, notes = export_text(consumer, _names(shapes), _hardware(gpu), (dtype, layout), settings=settings, location=rest["db"])
     for note in notes:
         _say(note)
-    if output is None:
-        typer.echo(text, nl=False)
+    if rest["output"] is None:
+        click.echo(text, nl=False)
     else:
-        write_export(output, text)
-        _say(f"wrote {output}")
+        write_atomically(rest["output"], text)
+        _say(f"wrote {rest['output']}")
 
 
 @app.command()
-def gpus(as_json: AsJson = False) -> None:
+def gpus() -> None:
     """The GPUs that have a file, with their main figures."""
-    from tuner.answers import print_gpus
+    from tuner.calculations import gpus_text
 
-    print_gpus(as_json=as_json)
+    click.echo(gpus_text())
 
 
 @app.command()
@@ -274,7 +278,7 @@ def spaces() -> None:
     from search_spaces.space import load_space, space_names
 
     for name in space_names():
-        typer.echo(f"{name}: {load_space(name).size} schedules before pruning")
+        click.echo(f"{name}: {load_space(name).size} schedules before pruning")
 
 
 @app.command()
@@ -283,7 +287,7 @@ def families() -> None:
     from search_spaces.families import families as all_families
 
     for family in all_families().values():
-        typer.echo(f"{family.name}: {family.title}")
+        click.echo(f"{family.name}: {family.title}")
 
 
 @app.command()
@@ -292,53 +296,66 @@ def strategies() -> None:
     from tuner.strategies import strategy_names, strategy_summary
 
     for name in strategy_names():
-        typer.echo(f"{name}: {strategy_summary(name)}")
+        click.echo(f"{name}: {strategy_summary(name)}")
 
 
 @app.command()
-def doctor(db: Db = None) -> None:
-    """What this machine has: GPU, driver, versions, workers, database."""
-    from tuner.answers import print_doctor
+@db_option
+def doctor(db: str | None) -> None:
+    """What this machine has: GPU, versions, compile workers, database."""
+    from tuner.diagnosis import diagnosis
 
-    print_doctor(db)
+    click.echo(diagnosis(db))
 
 
-database = typer.Typer(help="Look after the database.", no_args_is_help=True)
-app.add_typer(database, name="db")
+@app.group("db")
+def database() -> None:
+    """Look after the database."""
 
 
 @database.command("stats")
-def db_stats(db: Db = None, as_json: AsJson = False) -> None:
+@db_option
+@json_option
+def db_stats(db: str | None, as_json: bool) -> None:
     """How many runs, trials and shapes it holds, by status."""
-    from tuner.answers import print_stats
+    from tuner.answers import stats, stats_json, stats_text
 
-    print_stats(db, as_json=as_json)
+    location, found = stats(db)
+    _print(as_json, lambda: {"database": location, **stats_json(found)}, lambda: stats_text(location, found))
 
 
 @database.command("check")
-def db_check(db: Db = None) -> None:
+@db_option
+def db_check(db: str | None) -> None:
     """Read every page and the schema's version."""
-    from tuner.answers import check_database
+    from db.store import open_store
 
-    typer.echo(check_database(db))
+    with open_store(db, create=False) as store:
+        store.check()
+        click.echo(f"{store.location}: sound")
 
 
 @database.command("upgrade")
-def db_upgrade(db: Db = None) -> None:
+@db_option
+def db_upgrade(db: str | None) -> None:
     """Bring an older file to this version's schema."""
-    from tuner.answers import upgrade_database
+    from db.store import upgrade_store
 
-    typer.echo(upgrade_database(db))
+    before, after = upgrade_store(db)
+    click.echo(f"schema {before} is the newest" if before == after else f"schema {before} -> {after}")
 
 
 def main() -> None:
     """Entry point: the only place where a UserError becomes a sentence and an exit code."""
     try:
-        app(standalone_mode=True)
+        app(standalone_mode=False)
     except UserError as error:
         _say(f"tuner: {error}")
         sys.exit(Exit.WRONG_USAGE)
-    except KeyboardInterrupt:
+    except click.ClickException as error:
+        error.show()
+        sys.exit(Exit.WRONG_USAGE)
+    except (KeyboardInterrupt, click.Abort):
         _say("tuner: interrupted; what was measured is stored, and the same command goes on from there")
         sys.exit(Exit.INTERRUPTED)
 

@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from db.faults import check_file, resolve
+from db.reading import open_reader
 from db.records import Record
 from search_spaces.constraints import CONSTRAINTS, Facts
 from search_spaces.hardware import Hardware
@@ -23,6 +25,15 @@ from tuner.resources import compile_workers
 from tuner.search import COMPILE_LIMIT_SECONDS, compile_job
 
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
+
+
+def known_records(problem: Problem, hardware: Hardware, location: str | None) -> list[Record]:
+    """All that is stored of this problem on this GPU; nothing where there is no database yet."""
+    found = resolve(location)
+    if isinstance(found, Path) and not check_file(found):
+        return []
+    with open_reader(location) as reader:
+        return list(reader.records(problem=problem, gpu=hardware.name))
 
 
 @dataclass(frozen=True)

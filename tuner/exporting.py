@@ -9,7 +9,7 @@ from db.records import BestAnswer
 from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem, parse_shape
-from tuner.exporters import Entry, load_exporter
+from tuner.exporters import Entry, ExportSettings, load_exporter
 from tuner.kernels import kernel_hashes
 
 
@@ -31,7 +31,7 @@ def export_text(
         answers = [_answer(reader, problem, hardware) for problem in problems]
     notes = [f"{a.record.problem.shape}: not measured, exported as the model's first choice" for a in answers if not a.measured]
     notes += [f"{a.record.problem.shape}: the kernel's source has changed since it was measured" for a in answers if a.stale]
-    return exporter.export([entry(answer) for answer in answers]), notes
+    return exporter.export([entry(answer) for answer in answers], settings), notes
 
 
 def _answer(reader: Reader, problem: Problem, hardware: Hardware) -> BestAnswer:

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from db.records import Environment, Estimated, Finalist, Measurement, Record
 from db.store import Store
-from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space
 from tuner.comparing import compare
 from tuner.compiling import Compiled, CompileJob, CompilePool
-from tuner.kernels.sources import kernel_hash
+from tuner.kernels import kernel_hash
 from tuner.measuring import Measured, MeasureSettings, MeasuringProcess
 from tuner.ranking import DEFAULT_MODEL, Ranking, rank, tiles
 from tuner.resources import compile_workers
@@ -80,6 +79,11 @@ class SearchResult:
     measured: bool
     seconds: float
     notes: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether there is an answer: a winner, or without the GPU a schedule that compiles."""
+        return self.winner is not None if self.measured else any(o.measurement.status == "compiled" for o in self.outcomes)
 
     @property
     def winner(self) -> Outcome | None:
@@ -344,12 +348,3 @@ def _finals(run: _Run, process: MeasuringProcess) -> tuple[Finalist, ...]:
     )
     run.store.add_finalists(run.run_id, finalists)
     return finalists
-
-
-def require_measured(result: SearchResult) -> None:
-    """A search that measured and found nothing is an answer of its own: exit code 1, with the commonest reason."""
-    if result.measured and result.winner is None:
-        failures = [outcome.measurement for outcome in result.outcomes]
-        raise UserError(
-            f"none of {len(failures)} schedules gave a right answer; the first failure: {failures[0].message if failures else 'none was tried'}"
-        )

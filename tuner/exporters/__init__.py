@@ -11,9 +11,10 @@ import importlib.metadata
 import os
 import pkgutil
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from search_spaces.errors import UserError
 from search_spaces.problem import Problem
@@ -22,20 +23,17 @@ from search_spaces.schedule import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A problem, the schedule to run it with, and where that is known from.
+    """A problem and the schedule to run it with.
 
-    library_ratio: the library's time over this schedule's, so above 1 where it beats the library. gpu: the name of its file. device_name: what the
-    driver calls it. A schedule that was never measured has no time and no date.
+    library_ratio: the library's time over this schedule's, above 1 where the library is slower. provenance: GPU, Triton and day, in words.
+    A schedule that was never measured has no time.
     """
 
     problem: Problem
     schedule: Schedule
     median_us: float | None = None
     library_ratio: float | None = None
-    gpu: str
-    device_name: str = ""
-    triton_version: str = ""
-    date: str = ""
+    provenance: str = ""
 
     @property
     def remark(self) -> str:
@@ -53,27 +51,34 @@ class ExportSettings:
     rename: Mapping[str, str] = field(default_factory=dict)
 
 
-Export = Callable[[Sequence[Entry], ExportSettings], str]
+class Export(Protocol):
+    def __call__(self, entries: Sequence[Entry], settings: ExportSettings | None = None) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """summary: the first line of what its file says of itself."""
+
+    name: str
+    summary: str
+    export: Export
 
 
 def exporter_names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
-def load_exporter(name: str) -> Export:
+def load_exporter(name: str) -> Exporter:
     if name not in exporter_names():
         raise UserError(f"no exporter named {name!r}; known: {', '.join(exporter_names())}")
-    export: Export = importlib.import_module(f"{__name__}.{name}").export
-    return export
+    module = importlib.import_module(f"{__name__}.{name}")
+    return Exporter(name=name, summary=(module.__doc__ or "").partition("\n")[0], export=module.export)
 
 
 def in_stable_order(entries: Sequence[Entry]) -> list[Entry]:
-    """One entry a problem, sorted, whatever the order they came in. Of several for one problem the fastest is kept; all are of one GPU."""
+    """One entry a problem, sorted, whatever the order they came in. Of several for one problem the fastest is kept."""
     if not entries:
-        raise UserError("no schedule to export; `tuner search` finds some")
-    gpus = sorted({entry.gpu for entry in entries})
-    if len(gpus) > 1:
-        raise UserError(f"schedules of {len(gpus)} GPUs ({', '.join(gpus)}) for 1 export; export them one by one")
+        raise UserError("0 schedules to export; `tuner search` finds some")
     best: dict[tuple[str | int, ...], Entry] = {}
     for entry in sorted(entries, key=_speed):
         best.setdefault(_key(entry.problem), entry)
@@ -92,18 +97,11 @@ def _speed(entry: Entry) -> tuple[bool, float, str]:
     return (not packed, float("inf") if entry.median_us is None else entry.median_us, str(entry.schedule))
 
 
-def provenance(entries: Sequence[Entry], table: str) -> list[str]:
+def origin(entries: Sequence[Entry], table: str) -> str:
     """Lines that say where a table of these entries comes from; the hash is of the table's text."""
-    devices = sorted({entry.device_name for entry in entries if entry.device_name})
-    tritons = sorted({entry.triton_version for entry in entries if entry.triton_version})
-    dates = sorted({entry.date for entry in entries if entry.date})
-    return [
-        f"Written by tuner {tool_version()}.",
-        f"GPU: {entries[0].gpu}" + (f" ({', '.join(devices)})" if devices else ""),
-        f"Triton: {', '.join(tritons) or 'unknown'}",
-        f"Measured: {'never' if not dates else dates[0] if len(dates) == 1 else f'{dates[0]} to {dates[-1]}'}",
-        f"SHA-256 of the table: {hashlib.sha256(table.encode()).hexdigest()[:16]}",
-    ]
+    known = sorted({entry.provenance for entry in entries if entry.provenance}) or ["not stated"]
+    digest = hashlib.sha256(table.encode()).hexdigest()[:16]
+    return "\n".join([f"Written by tuner {tool_version()}.", *(f"Source: {words}" for words in known), f"SHA-256 of the table: {digest}"])
 
 
 def tool_version() -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
 import inspect
 import re
 import sys
 from collections.abc import Sequence
 from string import Template
-from types import ModuleType
 from typing import Any
 
 from search_spaces.errors import UserError
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.exporters import Entry, ExportSettings, in_stable_order, provenance
+from tuner.exporters import Entry, ExportSettings, in_stable_order, origin
+from tuner.kernels import family_module
 
 FALLBACK = "pointer"  # the family that takes any strides and alignment
 DEFAULT = Schedule(family=FALLBACK, cta_m=128, cta_n=128, cta_k=32, warps=8, stages=3, group_m=8)  # 48 KB of shared memory
@@ -32,7 +31,7 @@ import torch
 """
 
 HEADER = Template('''\
-"""Matrix products tuned for $gpu. Needs torch and triton, and nothing else.
+"""Tuned matrix products. Needs torch and triton, and nothing else.
 
     c = matmul(x, w.t())
 
@@ -47,7 +46,7 @@ default  else, or where that schedule does not support the tensors (strides, ali
 `plan(a, b, c)` says which. A GPU other than the one tuned for may refuse a schedule: that is an error, never a wrong answer.
 Triton compiles at the first call with a shape; make that call before the capture of a CUDA graph.
 
-$provenance
+$origin
 """
 
 from __future__ import annotations
@@ -142,19 +141,16 @@ def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> 
         table=table,
         default=_literal(DEFAULT),
         default_few_rows=_literal(DEFAULT_FEW_ROWS),
-        families="".join(f'    "{name}": ({_module(name).supports.__name__}, {_module(name).calls.__name__}),\n' for name in families),
+        families="".join(
+            f'    "{name}": ({family_module(name).supports.__name__}, {family_module(name).calls.__name__}),\n' for name in families
+        ),
     )
-    gpu = rows[0].device_name or rows[0].gpu
-    return HEADER.substitute(gpu=gpu, provenance="\n".join(provenance(rows, table)), imports=_imports(copied, body), body=body)
-
-
-def _module(family: str) -> ModuleType:
-    return importlib.import_module(f"tuner.kernels.{family}")
+    return HEADER.substitute(origin=origin(rows, table), imports=_imports(copied, body), body=body)
 
 
 def _copied(families: Sequence[str]) -> list[Any]:
     """All that the families' launches need, each once, in an order in which it can be defined, as plain functions and classes."""
-    items = dict.fromkeys(item for name in families for item in _module(name).EXPORTS)
+    items = dict.fromkeys(item for name in families for item in family_module(name).EXPORTS)
     return [getattr(item, "fn", item) for item in items]  # Triton's decorator keeps the function it wraps as `fn`
 
 

@@ -1,4 +1,4 @@
-"""`triton.Config` source for kernels of your own: one Config a tuned problem. The kernels they were measured with are not part of it."""
+"""`triton.Config` source for kernels of your own: one Config a tuned problem, without the kernel it was measured with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from search_spaces.errors import UserError
 from search_spaces.families import family
 from search_spaces.schedule import Schedule
-from tuner.exporters import Entry, ExportSettings, in_stable_order, provenance
+from tuner.exporters import Entry, ExportSettings, in_stable_order, origin
 
 _LAUNCH_AXES = ("warps", "stages")  # num_warps and num_stages of a Config; every other axis is a keyword of the kernel
 
@@ -24,12 +24,12 @@ def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> 
     if len(set(names)) < len(names):
         raise UserError(f"{len(names)} parameters would have {len(set(names))} names: {', '.join(names)}; rename each to one of its own")
     table = "".join(_row(entry, settings or ExportSettings()) for entry in rows)
-    header = "\n".join(provenance(rows, table))
     return f'''"""Tuned triton.Config by problem: CONFIGS[(M, N, K, dtype, output dtype, layout)].
 
-{header}
+{origin(rows, table)}
 
-For @triton.autotune, give the one Config of the problem as `configs`. The names are those of constexprs of the kernel that is tuned.
+For @triton.autotune, give the one Config of the problem as `configs`. The names are those of the tuned kernel's constexprs,
+but PERSISTENT_CTAS_PER_SM is for the grid: 0 is one CTA a tile, p is p CTAs an SM that walk over the tiles. SPLIT_K sets the grid too.
 Layouts are those of row-major matrices: "nt" is x @ w.T with w stored [N, K].
 """
 

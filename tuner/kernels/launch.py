@@ -1,8 +1,10 @@
-"""What one kernel launch is, and the plain way to run it: through Triton's own just-in-time path."""
+"""What one kernel launch is, what every family asks of its tensors, and the plain way to launch: through Triton's own just-in-time path."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+import torch
 
 
 class Call(NamedTuple):
@@ -15,9 +17,32 @@ class Call(NamedTuple):
     warps: int
     stages: int
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """fp fusion is named because its default changes between releases of Triton."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+
 
 def launch(call: Call) -> None:
-    call.kernel[call.grid](**call.arguments, **call.constants, num_warps=call.warps, num_stages=call.stages)
+    call.kernel[call.grid](**call.arguments, **call.constants, **call.options)
 
 
-EXPORTS = (Call, launch)
+def tensor_obstacle(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
+    """Why no family can run this schedule on these tensors; None where one can."""
+    if a.dtype != b.dtype or a.dtype not in (torch.float16, torch.bfloat16):
+        return f"A is {a.dtype} and B is {b.dtype}; both must be float16 or both bfloat16"
+    if c.dtype not in (a.dtype, torch.float32):
+        return f"C is {c.dtype}; it must be {a.dtype} or float32"
+    (m, n), k = c.shape, a.shape[1]
+    if n > 1 and c.stride(1) != 1:
+        return f"neighbours in a row of C are {c.stride(1)} elements apart; they must be side by side"
+    for name, extent, tile in (("M", m, schedule.cta_m), ("N", n, schedule.cta_n), ("K", k, schedule.cta_k * schedule.split_k)):
+        if extent > 2**31 - tile:
+            return f"{name} = {extent} in steps of {tile} passes 2**31, the end of tile coordinates"
+    tiles = -(-m // schedule.cta_m) * -(-n // schedule.cta_n)
+    if tiles * schedule.split_k > 2**30:
+        return f"{tiles} tiles and {schedule.split_k} splits pass 2**30, the most that are counted"
+    return None
+
+
+EXPORTS = (Call, launch, tensor_obstacle)

@@ -10,20 +10,20 @@ import triton
 import triton.language as tl
 
 from tuner.kernels import launch, raster, reduction
-from tuner.kernels.launch import Call
+from tuner.kernels.launch import Call, tensor_obstacle
 from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_workspace, sum_splits_call
 
 
 @triton.jit
 def multiple(x, UNIT: tl.constexpr):
-    """x in 64 bits and known to be a multiple of UNIT; by itself Triton learns of multiples of 16 alone, and loads of 16 bytes need only 8 elements."""
+    """x in 64 bits, known to be a multiple of UNIT: Triton itself learns of multiples of 16 alone, and 8 elements make 16 bytes."""
     return tl.multiple_of(tl.cast(x, tl.int64), UNIT)
 
 
 @triton.jit
 def wrapped(places, EXTENT, UNIT: tl.constexpr):
-    """Places past the end wrap to ones that exist: what is loaded there is not stored, and the loads need no mask. EXTENT is a multiple of UNIT."""
+    """Places past the end wrap to ones that exist: their sums are not stored, and the loads need no mask. EXTENT is a multiple of UNIT."""
     return tl.max_contiguous(tl.multiple_of(places % EXTENT, UNIT), UNIT).to(tl.int64)
 
 
@@ -95,24 +95,18 @@ def unit(x: int) -> int:
 
 def pointer_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
     """Why this schedule cannot run on these tensors; None where it can."""
-    if a.dtype != b.dtype or a.dtype not in (torch.float16, torch.bfloat16):
-        return f"A is {a.dtype} and B is {b.dtype}; both must be float16 or both bfloat16"
-    if c.dtype not in (a.dtype, torch.float32):
-        return f"C is {c.dtype}; it must be {a.dtype} or float32"
-    (m, n), k = c.shape, a.shape[1]
-    if n > 1 and c.stride(1) != 1:
-        return f"neighbours in a row of C are {c.stride(1)} elements apart; they must be side by side"
-    for extent, tile in ((m, schedule.cta_m), (n, schedule.cta_n), (k, schedule.cta_k)):
-        if extent > 2**31 - 1 - tile:
-            return f"an extent of {extent} with tiles of {tile} passes 2**31 - 1, the last tile coordinate"
-    tiles = triton.cdiv(m, schedule.cta_m) * triton.cdiv(n, schedule.cta_n)
-    if tiles * schedule.split_k > 2**31 - 1:
-        return f"{tiles} tiles and {schedule.split_k} splits pass 2**31 - 1, the most CTAs of a grid"
-    return None
+    if schedule.split_k > 65535:
+        return f"split_k = {schedule.split_k} passes 65535, the most CTAs along the second axis of a grid"
+    return tensor_obstacle(a, b, c, schedule)
 
 
-def pointer_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None) -> list[Call]:
-    """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements. The grid does not depend on `sms`."""
+def pointer_calls(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None
+) -> list[Call]:
+    """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements.
+
+    There is no persistent grid here: `sms`, and the axes of a schedule that shape one, make no difference.
+    """
     (m, k), n = a.shape, b.shape[1]
     if m == 0 or n == 0:
         return []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import triton
+import triton.language as tl
 
 
 @triton.jit
-def tile_of(index, tiles_m, tiles_n, GROUP_M):
-    """(row, column) of the tile that is worked on at place `index`: GROUP_M rows of tiles together, down each column; the last group may be lower."""
+def tile_of(index, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    """(row, column) of the tile at place `index`: GROUP_M rows of tiles are walked together, column by column; the last may be fewer."""
     per_group = GROUP_M * tiles_n
     first_row = index // per_group * GROUP_M
     rows = min(tiles_m - first_row, GROUP_M)

@@ -55,11 +55,13 @@ def source_of(call: Call, *, alignment_bytes: int = 16) -> ASTSource:
 
 def compile_call(call: Call, target: GPUTarget, *, alignment_bytes: int = 16) -> CompiledKernel:
     """The binary of the call for a chip that need not be present. Tensors may be on the `meta` device."""
-    options = {"num_warps": call.warps, "num_stages": call.stages}
-    return triton.compile(source_of(call, alignment_bytes=alignment_bytes), target=target, options=options)
+    return triton.compile(source_of(call, alignment_bytes=alignment_bytes), target=target, options=call.options)
 
 
 def run_compiled(compiled: CompiledKernel, call: Call) -> None:
-    """Launches the binary on the current stream. The first launch loads it, so it has to come before the capture of a CUDA graph."""
+    """Launches the binary on the current stream; the call must be one that the binary was compiled for.
+
+    The first launch loads the binary, so it has to come before the capture of a CUDA graph.
+    """
     values = call.arguments | call.constants
     compiled[call.grid](*(values[name] for name in call.kernel.arg_names))

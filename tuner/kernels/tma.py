@@ -1,8 +1,7 @@
-"""The family `tma`: loads, and where C allows it stores, through tensor descriptors made on the host; one CTA a tile, or a persistent grid."""
+"""The family `tma`: loads, and stores where C allows it, by tensor descriptors made on the host; one CTA a tile, or a persistent grid."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,23 +10,21 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.kernels import launch, raster, reduction
-from tuner.kernels.launch import Call
+from tuner.kernels.launch import Call, tensor_obstacle
 from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_workspace, sum_splits_call
 
 
 @triton.jit
-def store_block(c, block, row, column, split, M, N, stride_cm, TMA_STORE: tl.constexpr, UNIT_C: tl.constexpr):
-    """UNIT_C: what N and the row stride are multiples of."""
+def store_block(c, block, row, column, split, M, N, stride_cm, TMA_STORE: tl.constexpr):
     if TMA_STORE:
         c.store([row, column], block.to(c.dtype))
     else:
-        # 32-bit offsets within the block take half the registers of 64-bit ones
+        # 32-bit offsets take half the registers of 64-bit ones; with absolute columns they are not held from tile to tile
         rows, columns = row + tl.arange(0, block.shape[0]), column + tl.arange(0, block.shape[1])
         corner = c + (split * tl.cast(M, tl.int64) + row) * stride_cm
         offsets = (rows - row)[:, None] * stride_cm + columns[None, :]
-        inside = (rows < M)[:, None] & (columns < N)[None, :]
-        tl.store(corner + offsets, block.to(c.dtype.element_ty), mask=inside)
+        tl.store(corner + offsets, block.to(c.dtype.element_ty), mask=(rows < M)[:, None] & (columns < N)[None, :])
 
 
 @triton.jit
@@ -48,14 +45,13 @@ def tma_tile(
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     TMA_STORE: tl.constexpr,
-    UNIT_C: tl.constexpr,
     EPILOGUE_SUBTILE: tl.constexpr,
 ):
     tiles_m, tiles_n = tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N)
     split = index // (tiles_m * tiles_n)
     tile_m, tile_n = tile_of(index % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
     row, column = tile_m * CTA_M, tile_n * CTA_N
-    # every split takes the same number of steps, else the loops over tiles and K cannot be fused; what lies outside a matrix is loaded as zero
+    # every split takes as many steps, or the loops over tiles and K could not be fused; what lies outside a matrix is loaded as zero
     steps = tl.cdiv(tl.cdiv(K, CTA_K), SPLIT_K)
     start = split * steps * CTA_K
     accumulator = tl.zeros((CTA_M, CTA_N), dtype=tl.float32)
@@ -72,10 +68,10 @@ def tma_tile(
         accumulator = tl.dot(a_part, b_part, accumulator)
     if EPILOGUE_SUBTILE == 2:
         left, right = tl.split(tl.permute(tl.reshape(accumulator, (CTA_M, 2, CTA_N // 2)), (0, 2, 1)))
-        store_block(c, left, row, column, split, M, N, stride_cm, TMA_STORE, UNIT_C)
-        store_block(c, right, row, column + CTA_N // 2, split, M, N, stride_cm, TMA_STORE, UNIT_C)
+        store_block(c, left, row, column, split, M, N, stride_cm, TMA_STORE)
+        store_block(c, right, row, column + CTA_N // 2, split, M, N, stride_cm, TMA_STORE)
     else:
-        store_block(c, accumulator, row, column, split, M, N, stride_cm, TMA_STORE, UNIT_C)
+        store_block(c, accumulator, row, column, split, M, N, stride_cm, TMA_STORE)
 
 
 @triton.jit
@@ -95,7 +91,6 @@ def tma_gemm(
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     TMA_STORE: tl.constexpr,
-    UNIT_C: tl.constexpr,
     EPILOGUE_SUBTILE: tl.constexpr,
     PERSISTENT: tl.constexpr,
     FLATTEN: tl.constexpr,
@@ -109,12 +104,12 @@ def tma_gemm(
         for index in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=FLATTEN):
             tma_tile(
                 a, b, c, M, N, K, stride_cm, index,
-                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, UNIT_C, EPILOGUE_SUBTILE,
+                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE,
             )  # fmt: skip
     else:
         tma_tile(
             a, b, c, M, N, K, stride_cm, tl.program_id(0),
-            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, UNIT_C, EPILOGUE_SUBTILE,
+            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE,
         )  # fmt: skip
 
 
@@ -133,7 +128,8 @@ def descriptor_obstacle(name: str, x: torch.Tensor, box: tuple[int, int]) -> str
     if x.data_ptr() % 16:
         return f"{name} starts {x.data_ptr() % 16} bytes past a multiple of 16"
     if outer * x.element_size() % 16 or outer < x.shape[1]:
-        return f"row stride of {name} is {outer * x.element_size()} bytes; it must be a multiple of 16 and at least a row of {x.shape[1]} elements"
+        row_bytes = x.shape[1] * x.element_size()
+        return f"row stride of {name} is {outer * x.element_size()} bytes; it must be a multiple of 16, at least the {row_bytes} of a row"
     if max(box) > 256 or box[1] * x.element_size() < 16:
         return f"a box of {box[0]}x{box[1]} elements of {name}: an edge takes at most 256 elements, and a row at least 16 bytes"
     return None
@@ -145,33 +141,26 @@ def stored(x: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, tupl
 
 
 def tma_stores(c: torch.Tensor, schedule: Any) -> bool:
-    """TMA writes whole 16-byte chunks, past the last column if need be: rows of C must be whole chunks. Partial sums are stored through pointers."""
+    """TMA writes whole 16-byte chunks, even past the last column: rows of C must be whole chunks. Partial sums go through pointers."""
     box = (schedule.cta_m, schedule.cta_n // schedule.epilogue_subtile)
     return schedule.split_k == 1 and c.shape[1] * c.element_size() % 16 == 0 and descriptor_obstacle("C", c, box) is None
 
 
 def tma_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
     """Why this schedule cannot run on these tensors; None where it can."""
-    if a.dtype != b.dtype or a.dtype not in (torch.float16, torch.bfloat16):
-        return f"A is {a.dtype} and B is {b.dtype}; both must be float16 or both bfloat16"
-    if c.dtype not in (a.dtype, torch.float32):
-        return f"C is {c.dtype}; it must be {a.dtype} or float32"
-    (m, n), k = c.shape, a.shape[1]
-    if n > 1 and c.stride(1) != 1:
-        return f"neighbours in a row of C are {c.stride(1)} elements apart; they must be side by side"
     if schedule.epilogue_subtile not in (1, 2):
         return f"epilogue_subtile is {schedule.epilogue_subtile}; it must be 1 or 2"
-    for extent, tile in ((m, schedule.cta_m), (n, schedule.cta_n), (k, schedule.cta_k)):
-        if extent > 2**31 - 1 - tile:
-            return f"an extent of {extent} with tiles of {tile} passes 2**31 - 1, the last tile coordinate"
-    work = triton.cdiv(m, schedule.cta_m) * triton.cdiv(n, schedule.cta_n) * schedule.split_k
-    if work > 2**30:
-        return f"{work} tiles and splits pass 2**30, the most that are counted"
+    row_stride = c.shape[1] if schedule.split_k > 1 else c.stride(0)
+    if not tma_stores(c, schedule) and row_stride * schedule.cta_m + c.shape[1] > 2**31:
+        return f"rows of C are {row_stride} elements apart: a tile of {schedule.cta_m} rows passes the 2**31 elements of its 32-bit offsets"
     obstacle_a = descriptor_obstacle("A", *stored(a, schedule.cta_m, schedule.cta_k))
-    return obstacle_a or descriptor_obstacle("B", *stored(b, schedule.cta_k, schedule.cta_n))
+    obstacle_b = descriptor_obstacle("B", *stored(b, schedule.cta_k, schedule.cta_n))
+    return tensor_obstacle(a, b, c, schedule) or obstacle_a or obstacle_b
 
 
-def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None) -> list[Call]:
+def tma_calls(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None
+) -> list[Call]:
     """a: [M, K] and b: [K, N], stored by rows or by columns; c: [M, N] with rows of neighbouring elements; see `tma_supports`."""
     (m, k), n = a.shape, b.shape[1]
     splits = schedule.split_k
@@ -203,7 +192,6 @@ def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, 
         "A_TRANSPOSED": a_stored is not a,
         "B_TRANSPOSED": b_stored is not b,
         "TMA_STORE": tma_store,
-        "UNIT_C": 1 if tma_store else math.gcd(n, out.stride(-2), 16),
         "EPILOGUE_SUBTILE": schedule.epilogue_subtile,
         "PERSISTENT": persistent,
         "FLATTEN": bool(schedule.flatten),

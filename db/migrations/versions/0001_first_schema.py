@@ -110,7 +110,7 @@ def _trial() -> None:
         sa.Column("sm_clock_mhz", sa.Float(), nullable=True),
         sa.Column("throttle_reasons", sa.String(), nullable=True),
     )
-    op.create_index("trial_problem", "trial", ["n", "k", "m"])
+    op.create_index("trial_problem", "trial", ["m", "n", "k", "status"])
     op.create_index("trial_run", "trial", ["run_id"])
 
 
