@@ -81,11 +81,3 @@ def parse_schedule(text: str) -> Schedule:
             raise UserError(f"schedule word {word!r} is not a letter of {', '.join(axis_of)} and a number")
         values[axis_of[word[0]]] = int(word[1:])
     return Schedule(family=family, **values)
-
-
-def __getattr__(name):  # TEMP
-    if name == "ScheduleTable":
-        from search_spaces.table import ScheduleTable
-
-        return ScheduleTable
-    raise AttributeError(name)

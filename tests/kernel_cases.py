@@ -143,7 +143,9 @@ def pointer_cases() -> list[Case]:
         for k, cta_k, splits in product((34, 96, 100, 127), (32, 64), (1, 3, 4))
     ]
     cases += [Case(schedule=f"{tile} g{group}", m=80, n=48, k=32) for group in (1, 2, 3, 4, 8, 64)]
-    cases += [Case(schedule=f"pointer 32x64x32 w4 s2 k{splits}", m=40, n=72, k=64, layout=layout) for splits, layout in product((1, 2), layouts)]
+    cases += [
+        Case(schedule=f"pointer 32x64x32 w4 s2 k{splits}", m=40, n=72, k=64, layout=layout) for splits, layout in product((1, 2), layouts)
+    ]
     cases += [Case(schedule=tile, m=m, n=16, k=16) for m in (1, 2, 3, 7, 8, 15, 16)]
     cases += [
         Case(schedule=tile, m=64, n=64, k=64, gap_a=1, gap_b=1, gap_c=1),  # strides (65, 1)

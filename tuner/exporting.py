@@ -13,8 +13,17 @@ from tuner.exporters import Entry, ExportSettings, load_exporter
 from tuner.kernels import kernel_hashes
 
 
+def parse_rename(text: str) -> ExportSettings:
+    """`CTA_M=BLOCK_M,CTA_N=BLOCK_N` -> settings."""
+    pairs = [part.split("=") for part in text.split(",") if part.strip()]
+    wrong = [part for part in pairs if len(part) != 2 or not all(name.strip().isidentifier() for name in part)]
+    if wrong:
+        raise UserError(f"--rename {'='.join(wrong[0])!r} is not OLD=NEW; for example CTA_M=BLOCK_SIZE_M")
+    return ExportSettings(rename={old.strip(): new.strip() for old, new in pairs})
+
+
 def export_text(
-    consumer: str, shapes: Sequence[str], hardware: Hardware, kind: tuple[str, str], location: str | None
+    consumer: str, shapes: Sequence[str], hardware: Hardware, kind: tuple[str, str], *, settings: ExportSettings, location: str | None
 ) -> tuple[str, list[str]]:
     """The export's text, and what to tell the person about it. kind: (dtype, layout). No shapes: all that were measured on this GPU."""
     exporter = load_exporter(consumer)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from db.records import Environment, Estimated, Finalist, Measurement, Record
+from db.records import Environment, Estimated, Finalist, Measurement, Record, RunStatus
 from db.store import Store
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
@@ -21,9 +21,9 @@ from search_spaces.schedule import Schedule
 from search_spaces.space import Space
 from tuner.comparing import compare
 from tuner.compiling import Compiled, CompileJob, CompilePool
-from tuner.kernels import kernel_hash
-from tuner.measuring import Measured, MeasureSettings, MeasuringProcess
-from tuner.ranking import DEFAULT_MODEL, Ranking, rank, tiles
+from tuner.kernels import kernel_hash, kernel_hashes
+from tuner.measuring import Lost, Measured, MeasureSettings, MeasuringProcess
+from tuner.ranking import DEFAULT_MODEL, Ranking, tiles
 from tuner.resources import compile_workers
 from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy
 
@@ -105,7 +105,7 @@ class _Run:
     deadline: float | None
     report: Callable[[Progress], None]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    hashes: dict[str, int] = field(default_factory=dict)
+    launches: dict[tuple[str, int], int] = field(default_factory=dict)  # what is launched -> the first row that launches it
     compiled: int = 0
 
     @property
@@ -132,18 +132,18 @@ class _Run:
 
 def search(
     request: Request,
+    ranking: Ranking,
     store: Store,
     environment: Environment,
     *,
     measuring: Callable[[Path], MeasuringProcess] | None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> SearchResult:
-    """Find the fastest schedule. `measuring` makes the measuring process, given the compiler's cache; None compiles and ranks only.
+    """Find the fastest of the ranked schedules. `measuring` makes the measuring process, given the compiler's cache; None compiles only.
 
-    Raises UserError for a request that cannot be served; nothing is written then. KeyboardInterrupt marks the run as interrupted and goes on up.
+    KeyboardInterrupt marks the run as interrupted and goes on up.
     """
     started = time.monotonic()
-    ranking = rank(request.problem, request.hardware, request.space, request.model)
     propose = load_strategy(request.strategy)
     run_id = store.begin_run(environment, json.dumps(_request_text(request)))
     deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measuring else 0)
@@ -151,7 +151,7 @@ def search(
     run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report)
     settings = StrategySettings(seed=request.seed, batch=request.trials, limit=request.trials)
     proposals = propose(Candidates(table=ranking.table, seconds=ranking.estimates.seconds), settings)
-    status = "interrupted"
+    status: RunStatus = "interrupted"
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[str, ...] = ()
     try:
@@ -163,8 +163,8 @@ def search(
                 else:
                     with measuring(cache) as process:
                         _drive(run, proposals, pool, process)
-                        finalists = _finals(run, process)
-                        notes = tuple(process.notes)
+                        finalists, lost = _finals(run, process)
+                        notes = (*lost, *process.notes)
         status = "finished"
     finally:
         proposals.close()
@@ -198,13 +198,7 @@ def _place(outcome: Outcome) -> tuple[float, int]:
 
 def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: CompilePool, process: MeasuringProcess | None) -> None:
     """Batches from the strategy, results back to it, until it has no more, the trials are used up or the time is."""
-    known = (
-        {}
-        if process is None and run.protocol != "compile"
-        else run.store.known(
-            run.request.problem, run.environment, {name: kernel_hash(name) for name in run.request.space.axes}, run.protocol
-        )
-    )
+    known = run.store.known(run.request.problem, run.environment, kernel_hashes(), run.protocol)
     trials: list[Trial] | None = None
     spent = 0
     while spent < run.request.trials and not run.out_of_time():
@@ -231,7 +225,7 @@ def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Mea
     trial_id, measurement = known[schedule]
     run.outcomes[row] = Outcome(rank=row, schedule=schedule, measurement=measurement, trial_id=trial_id, from_store=True)
     if measurement.binary_hash and measurement.status == "ok":
-        run.hashes.setdefault(measurement.binary_hash, row)
+        run.launches.setdefault(_launch(measurement.binary_hash, schedule), row)
     run.show()
     return True
 
@@ -248,11 +242,11 @@ def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: Measur
             row = jobs[job.schedule]
             if compiled.status != "ok" or process is None:
                 _record(run, row, _compile_measurement(compiled))
-            elif run.hashes.setdefault(compiled.binary_hash, row) != row:
-                twin = run.ranking.table.schedule(run.hashes[compiled.binary_hash])
-                _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same binary as '{twin}'"))
+            elif (first := run.launches.setdefault(_launch(compiled.binary_hash, job.schedule), row)) != row:
+                twin = run.ranking.table.schedule(first)
+                _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same launch as '{twin}'"))
             else:
-                (late if compiled.spill_slots > HEAVY_SPILL_SLOTS else ready).append((row, compiled))
+                (late if compiled.main.spill_slots > HEAVY_SPILL_SLOTS else ready).append((row, compiled))
         if not ready and not waiting:
             ready, late = late, []
         if ready and process is not None:
@@ -262,6 +256,11 @@ def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: Measur
             _record(run, row, _join(compiled, measured))
         run.show()
     pool.cancel()
+
+
+def _launch(binary_hash: str, schedule: Schedule) -> tuple[str, int]:
+    """What tells two launches apart: the binaries and, for a persistent grid, its size, which is no part of them."""
+    return binary_hash, schedule.persistent_ctas_per_sm
 
 
 def compile_job(schedule: Schedule, problem: Problem, hardware: Hardware) -> CompileJob:
@@ -281,10 +280,10 @@ def _compile_measurement(compiled: Compiled) -> Measurement:
         return Measurement(status=compiled.status, message=compiled.message, compile_seconds=compiled.seconds)
     return Measurement(
         status="compiled",
-        registers=compiled.registers,
-        spill_slots=compiled.spill_slots,
-        shared_memory_bytes=compiled.shared_memory_bytes,
-        mma_instruction=compiled.mma_instruction,
+        registers=compiled.main.registers,
+        spill_slots=compiled.main.spill_slots,
+        shared_memory_bytes=compiled.main.shared_memory_bytes,
+        mma_instruction=compiled.main.mma_instruction,
         binary_hash=compiled.binary_hash,
         compile_seconds=compiled.seconds,
     )
@@ -323,13 +322,16 @@ def _record(run: _Run, row: int, measurement: Measurement) -> None:
     run.outcomes[row] = Outcome(rank=row, schedule=schedule, measurement=measurement, trial_id=trial_id)
 
 
-def _finals(run: _Run, process: MeasuringProcess) -> tuple[Finalist, ...]:
-    """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call."""
+def _finals(run: _Run, process: MeasuringProcess) -> tuple[tuple[Finalist, ...], tuple[str, ...]]:
+    """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call. With it, what went wrong."""
     timed = sorted((o for o in run.outcomes.values() if o.measurement.status == "ok"), key=_place)
     leaders = timed[:FINALISTS]
     if not leaders:
-        return ()
-    samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
+        return (), ()
+    try:
+        samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
+    except Lost as lost:
+        return (), (f"the finals were lost ({lost.message}); the same command again holds them anew",)
     resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
     verdicts = compare(samples, resources)
     finalists = tuple(
@@ -347,4 +349,4 @@ def _finals(run: _Run, process: MeasuringProcess) -> tuple[Finalist, ...]:
         for outcome, verdict in zip(leaders, verdicts, strict=True)
     )
     run.store.add_finalists(run.run_id, finalists)
-    return finalists
+    return finalists, ()

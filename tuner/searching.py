@@ -9,13 +9,15 @@ from pathlib import Path
 
 from db.store import open_store
 from search_spaces.errors import UserError
-from search_spaces.gpu_files import match_device
+from search_spaces.gpu_files import match_device, on_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.space import load_space
-from tuner.environment import DeviceInfo, device_present, environment
+from tuner.environment import DeviceInfo, device_present, environment, load_warnings
 from tuner.measuring import MeasureSettings, MeasuringProcess
+from tuner.ranking import rank
 from tuner.search import Progress, Request, SearchResult, search
+from tuner.strategies import load_strategy
 
 COMPILE_TRIALS, MEASURE_TRIALS = 32, 64  # what --trials stands for when it is not given
 
@@ -55,9 +57,12 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
     if device is None:
         return wish.hardware, None, f"no GPU is present: candidates for {wish.hardware.name} are ranked and compiled, not measured"
     capability = device.compute_capability
-    present = match_device(device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
+    present = on_device(wish.hardware, device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
     if present is not None and present.name == wish.hardware.name:
         return present, device, f"measuring on {device.name} ({device.sms} SMs, driver {device.driver})"
+    present = present or match_device(
+        device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability
+    )
     what = f"{device.name} ({present.name})" if present else f"{device.name}, which has no file here"
     if capability != wish.hardware.compute_capability or not wish.measure_anyway:
         return wish.hardware, None, f"the GPU present is {what}, not {wish.hardware.name}: nothing is measured"
@@ -80,16 +85,17 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         budget_seconds=parse_budget(wish.budget),
         seed=wish.seed,
     )
-    request.check()
+    load_strategy(request.strategy)
+    ranking = rank(request.problem, request.hardware, request.space, request.model)
     say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {space.size} schedules of space {space.name}")
     say(sentence)
     settings = MeasureSettings()
 
     def measuring(cache: Path) -> MeasuringProcess:
-        return MeasuringProcess(wish.problem, hardware, settings, cache_dir=cache)
+        return MeasuringProcess(wish.problem, hardware, settings, cache_dir=cache, wait=say)
 
     with open_store(wish.location) as store:
-        for warning in store.warnings:
+        for warning in (*store.warnings, *(load_warnings(device) if device else ())):
             say(warning)
         say(f"database: {store.location}")
-        return search(request, store, environment(hardware.name, device), measuring=measuring if device else None, report=report)
+        return search(request, ranking, store, environment(hardware.name, device), measuring=measuring if device else None, report=report)

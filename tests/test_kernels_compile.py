@@ -1,0 +1,191 @@
+"""What the kernels compile to for a chip that is not here, and that a call is specialised just as Triton's own path would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.compiler.compiler import make_backend
+from triton.runtime.jit import create_function_from_signature
+
+from search_spaces.schedule import parse_schedule
+from tuner.binaries import read_binary
+from tuner.kernels import family_module
+from tuner.kernels.launch import Call
+from tuner.kernels.specialise import compile_call, cuda_target, run_compiled, source_of
+
+SM_90 = cuda_target(90)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def described(text: str, m: int, n: int, k: int, *, layout: str = "nt", device: str = "meta", ldc: int = 0) -> list[Call]:
+    def matrix(rows: int, columns: int, letter: str) -> torch.Tensor:
+        strides = (columns, 1) if letter == "n" else (1, rows)
+        return torch.empty_strided((rows, columns), strides, dtype=torch.bfloat16, device=device)
+
+    schedule = parse_schedule(text)
+    c = torch.empty_strided((m, n), (ldc or n, 1), dtype=torch.bfloat16, device=device)
+    found: list[Call] = family_module(schedule.family).calls(matrix(m, k, layout[0]), matrix(k, n, layout[1]), c, schedule, 132)
+    return found
+
+
+# bytes of shared memory, registers, instruction: as Triton 3.6.0 gives them for 4096x4096x4096, nt, bf16
+COMPILED = {
+    "tma 128x256x64 w8 s3 g8 p1 f1": (213016, 163, "wgmma m64n256k16"),
+    "tma 128x256x64 w8 s3 g8 p1 f1 e2": (180248, 163, "wgmma m64n256k16"),
+    "tma 128x256x64 w8 s4 g8": (196640, 154, "wgmma m64n256k16"),
+    "tma 64x64x128 w4 s5 g8": (163880, 58, "wgmma m64n64k16"),
+    "tma 64x64x128 w4 s5 g8 p1": (172072, 59, "wgmma m64n64k16"),
+    "tma 64x128x128 w4 s4 g8": (196640, 90, "wgmma m64n128k16"),
+    "tma 128x128x64 w4 s6 g8 k2": (196656, 161, "wgmma m64n128k16"),
+    "pointer 128x128x64 w4 s6 g8": (196608, 200, "wgmma m64n128k16"),
+    "pointer 256x128x32 w8 s6 g8": (147456, 194, "wgmma m64n128k16"),
+    "pointer 16x64x128 w4 s6": (102400, 64, "mma.sync m16n8k16"),
+}
+
+
+@pytest.mark.parametrize(("text", "compiled"), COMPILED.items())
+def test_known_schedules_on_sm_90(text: str, compiled: tuple[int, int, str]) -> None:
+    shared_memory_bytes, registers, instruction = compiled
+    binary = read_binary(compile_call(described(text, 4096, 4096, 4096)[0], SM_90))
+    assert binary.shared_memory_bytes == shared_memory_bytes
+    assert binary.mma_instruction == instruction
+    assert binary.registers <= registers + 8  # releases of Triton differ by a few
+    assert binary.spill_slots == 0
+
+
+def test_fewer_than_4_warps_lose_wgmma() -> None:
+    binary = read_binary(compile_call(described("pointer 64x64x64 w2 s3", 4096, 4096, 4096)[0], SM_90))
+    assert binary.mma_instruction == "mma.sync m16n8k16"
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (4088, 1032, 1000)])
+def test_pointer_copies_16_bytes_at_a_time(layout: str, shape: tuple[int, int, int]) -> None:
+    """Rows that are multiples of 8 elements and not of 16 as well, and with a last K tile that is cut."""
+    ptx = compile_call(described("pointer 64x128x64 w4 s3", *shape, layout=layout)[0], SM_90).asm["ptx"]
+    copies = [line for line in ptx.splitlines() if "cp.async." in line and "shared.global" in line]
+    assert copies
+    assert all("0x10" in line or ", 16," in line for line in copies)
+    assert "ld.global" not in ptx
+
+
+def test_fused_loop_stores_through_pointers_without_spills() -> None:
+    """N = 4091 has no whole 16-byte chunks: the accumulator leaves through pointers while the next tile's loads run."""
+    for words in ("p1 f1", "p1", ""):
+        assert read_binary(compile_call(described(f"tma 128x256x64 w8 s3 {words}", 4091, 4091, 4096)[0], SM_90)).spill_slots == 0
+
+
+def test_flatten_fuses_the_loops() -> None:
+    """A fused loop carries its loads over to the next tile; what remains of the other is the loop over tiles when K has none."""
+    loops = {
+        words: compile_call(described(f"tma 128x128x64 w4 s3 p1 {words}", 4096, 4096, 4096)[0], SM_90).asm["ttgir"].split("scf.for")
+        for words in ("", "f1", "f1 k2")
+    }
+    assert [sum("warp_group_dot" in part for part in loops[words]) for words in ("", "f1", "f1 k2")] == [1, 1, 1]
+    nested = loops[""]
+    assert "async_tma_copy_global_to_local" in nested[1]  # the first loads of a tile stand between the loops
+    for words in ("f1", "f1 k2"):
+        assert "warp_group_dot" in loops[words][-1]
+        assert "async_tma_copy_global_to_local" in loops[words][-1]
+        assert (
+            "tt.store" in loops[words][-1] or "async_tma_copy_local_to_global" in loops[words][-1]
+        )  # and the epilogue is in the same loop
+
+
+def test_other_chips() -> None:
+    for capability, text, instruction in ((80, "pointer 64x64x64 w4 s3", "mma.sync"), (100, "tma 128x128x64 w4 s3", "tcgen05")):
+        compiled = compile_call(described(text, 4096, 4096, 4096)[0], cuda_target(capability))
+        assert read_binary(compiled).mma_instruction.startswith(instruction)
+
+
+def test_reduction_compiles_without_spills() -> None:
+    for text in ("pointer 64x64x64 w4 s3 k2", "pointer 64x64x64 w4 s3 k16"):
+        assert read_binary(compile_call(described(text, 100, 1000, 4096)[1], SM_90)).spill_slots == 0
+
+
+CALLS = [
+    ("pointer 64x64x64 w4 s3", (4096, 4096, 4096), {}),
+    ("pointer 64x64x64 w4 s3 k3", (1, 105, 107), {}),
+    ("pointer 64x64x64 w4 s3", (64, 1, 1), {"layout": "tn"}),
+    ("pointer 64x64x64 w4 s3", (33, 64, 0), {"ldc": 2**31}),
+    ("tma 64x64x64 w4 s3", (4096, 4096, 4096), {"layout": "tt"}),
+    ("tma 64x64x64 w4 s3 p1 f1 e2 k2", (33, 64, 40), {}),
+    ("tma 64x64x64 w4 s3", (33, 61, 40), {"ldc": 1000}),
+]
+
+
+@pytest.mark.parametrize(("text", "shape", "memory"), CALLS)
+def test_specialised_as_by_tritons_own_path(text: str, shape: tuple[int, int, int], memory: dict[str, Any]) -> None:
+    backend = make_backend(SM_90)
+    for call in described(text, *shape, **memory):
+        kernel = call.kernel
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        values, specialisation, options = bind(**call.arguments, **call.constants, **call.options)
+        _, signature, constants, attributes = kernel._pack_args(backend, dict(options), values, specialisation, options)
+        own = source_of(call)
+        assert own.signature == signature
+        assert own.constants == constants
+        assert {place: value for place, value in own.attrs.items() if value} == {
+            place: value for place, value in attributes.items() if value
+        }
+
+
+def test_alignment_is_assumed_only_where_it_holds() -> None:
+    call = described("pointer 64x64x64 w4 s3", 64, 64, 64)[0]
+    pointers = [(call.kernel.arg_names.index(name),) for name in ("a", "b", "c")]
+    assert all(place in source_of(call).attrs for place in pointers)
+    assert not any(place in source_of(call, alignment_bytes=8).attrs for place in pointers)
+    shifted = call._replace(arguments=call.arguments | {"a": torch.empty(65 * 64, dtype=torch.bfloat16)[1:]})
+    assert [place in source_of(shifted).attrs for place in pointers] == [False, True, True]
+
+
+def test_one_binary_for_what_does_not_change_it() -> None:
+    """Shapes that differ only in values that Triton does not look at share a binary; so do raster groups as high as the grid."""
+
+    def key(text: str, m: int) -> str:
+        return str(compile_call(described(text, m, 4096, 4096)[0], SM_90).hash)
+
+    assert key("tma 64x64x64 w4 s3 g4", 4096) == key("tma 64x64x64 w4 s3 g4", 2048)
+    assert key("tma 64x64x64 w4 s3 g8", 128) == key("tma 64x64x64 w4 s3 g2", 128)
+    assert key("tma 64x64x64 w4 s3 g4", 4096) != key("tma 64x64x64 w4 s3 g4", 4095)
+
+
+class Recorded:
+    """Stands for a loaded binary: keeps what it is launched with."""
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        self.grid = grid
+        return self.launched
+
+    def launched(self, *values: Any) -> None:
+        self.values = values
+
+
+def test_a_binary_is_given_every_parameter_in_order() -> None:
+    """Triton's launcher skips constants by their place, so they have to be there."""
+    call = described("tma 64x64x64 w4 s3 p1", 4096, 4096, 4096)[0]
+    binary: Any = Recorded()
+    run_compiled(binary, call)
+    assert binary.grid == call.grid
+    assert len(binary.values) == len(call.kernel.arg_names)
+    for name, value in zip(call.kernel.arg_names, binary.values, strict=True):
+        assert value is (call.constants | call.arguments)[name]
+
+
+def test_a_call_names_every_parameter_of_its_kernel() -> None:
+    for text, shape, memory in CALLS:
+        for call in described(text, *shape, **memory):
+            assert set(call.arguments) | set(call.constants) == set(call.kernel.arg_names)
+            assert {call.kernel.arg_names[place] for place in call.kernel.constexprs} == set(call.constants)
+
+
+def test_kernels_are_triton_functions() -> None:
+    assert isinstance(described("tma 64x64x64 w4 s3", 64, 64, 64)[0].kernel, triton.JITFunction)

@@ -1,0 +1,182 @@
+"""Compiling schedules for a named chip, which need not be present: a pool in front of the compile server. Needs neither torch nor Triton itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule
+
+CompileStatus = Literal["ok", "compile_failed", "compile_timeout", "out_of_resources", "crashed", "killed"]
+READ_BYTES = 1 << 16
+WAIT_SECONDS = 1.0
+MOST_RESTARTS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileJob:
+    """capability: 90 for compute capability 9.0."""
+
+    problem: Problem
+    schedule: Schedule
+    capability: int
+    sms: int
+    shared_memory_limit_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One of a schedule's kernels; see `tuner.binaries.KernelBinary`, which this is on the other side of the pipe."""
+
+    name: str
+    registers: int
+    spill_slots: int
+    shared_memory_bytes: int
+    mma_instruction: str
+    binary_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What became of one job. `kernels` is empty unless status is ok; the first is the product, a second sums split-K."""
+
+    status: CompileStatus
+    message: str
+    log: str
+    seconds: float
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def main(self) -> Kernel:
+        return self.kernels[0]
+
+    @property
+    def binary_hash(self) -> str:
+        """Of all kernels together. The grid is no part of a binary."""
+        return "-".join(kernel.binary_hash[:16] for kernel in self.kernels)
+
+
+def compiler_environment(cache_dir: Path) -> dict[str, str]:
+    """For every process that compiles: with the same settings, what one of them compiled the others find in the cache."""
+    fusion = {"TRITON_DEFAULT_FP_FUSION": "1"}  # what every Triton so far does unless told
+    return {**os.environ, "TRITON_CACHE_DIR": str(cache_dir), **fusion}
+
+
+class CompilePool:
+    """Jobs in, results out as they finish. Closing it kills everything that still runs."""
+
+    def __init__(self, workers: int, limit_seconds: float, cache_dir: Path, *, compile_function: str | None = None) -> None:
+        self._arguments = ["--workers", str(workers), "--limit-seconds", str(limit_seconds)]
+        self._arguments += ["--compile-function", compile_function] if compile_function else []
+        self._environment = compiler_environment(cache_dir) | {"OMP_NUM_THREADS": "1"}  # no threads before the forks
+        self._jobs: dict[int, CompileJob] = {}
+        self._next_id = 0
+        self._restarts = 0
+        self._buffer = bytearray()
+        self._server = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tuner.compile_server", *self._arguments]
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environment, start_new_session=True
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Jobs without a result yet."""
+        return len(self._jobs)
+
+    def submit(self, jobs: Sequence[CompileJob]) -> None:
+        """In the order in which they are to be compiled."""
+        new = {self._next_id + i: job for i, job in enumerate(jobs)}
+        self._next_id += len(jobs)
+        self._jobs |= new
+        self._send(new)
+
+    def cancel(self) -> None:
+        """Forget the jobs that have no result yet."""
+        if self._jobs:
+            self._jobs.clear()
+            self._write(b'"cancel"\n')
+
+    def _send(self, jobs: dict[int, CompileJob]) -> None:
+        self._write(b"".join(json.dumps({"id": key, **asdict(job)}).encode() + b"\n" for key, job in jobs.items()))
+
+    def _write(self, data: bytes) -> None:
+        assert self._server.stdin is not None
+        try:
+            self._server.stdin.write(data)
+            self._server.stdin.flush()
+        except BrokenPipeError:
+            pass  # the server died; the next poll restarts it with every job that is unanswered
+
+    def poll(self, timeout_seconds: float) -> list[tuple[CompileJob, Compiled]]:
+        """What has finished, waiting for at most so long for the first."""
+        if not self._jobs:
+            return []
+        assert self._server.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_seconds):
+                return []
+        data = os.read(self._server.stdout.fileno(), READ_BYTES)
+        if not data:
+            return self._server_died()
+        self._buffer += data
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest)
+        answers = (json.loads(line) for line in lines)
+        return [(self._jobs.pop(answer["id"]), _compiled(answer)) for answer in answers if answer["id"] in self._jobs]
+
+    def _server_died(self) -> list[tuple[CompileJob, Compiled]]:
+        code = self._server.wait()
+        self._buffer.clear()
+        self._restarts += 1
+        if self._restarts <= MOST_RESTARTS:
+            self._server = self._start()
+            self._send(self._jobs)
+            return []
+        lost, self._jobs = self._jobs, {}
+        message = f"the compile server left {self._restarts} times, last with exit code {code}"
+        return [(job, Compiled(status="crashed", message=message, log="", seconds=0.0, kernels=())) for job in lost.values()]
+
+    def results(self) -> Iterator[tuple[CompileJob, Compiled]]:
+        """Every result, as it comes."""
+        while self._jobs:
+            yield from self.poll(WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Closing its stdin makes the server kill its children and end; one that does not is killed."""
+        if self._server.stdin:
+            try:
+                self._server.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            self._server.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+        if self._server.stdout:
+            self._server.stdout.close()
+
+
+def _compiled(answer: dict[str, Any]) -> Compiled:
+    kernels = tuple(Kernel(**kernel) for kernel in answer["kernels"])
+    return Compiled(status=answer["status"], message=answer["message"], log=answer["log"], seconds=answer["seconds"], kernels=kernels)

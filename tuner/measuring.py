@@ -1,0 +1,264 @@
+"""Measuring on the GPU that is present: a handle to the process that does it, and what is made of its death. Needs neither torch nor CUDA itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from db.records import Status
+from search_spaces.hardware import Hardware
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule
+from tuner.comparing import FinalsSamples
+from tuner.compiling import compiler_environment
+
+READ_BYTES = 1 << 16
+DRIFT_SHARE = 0.03  # of the library's time; more than this is told
+ERROR_CHARACTERS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureSettings:
+    """protocol names the rules of timing: times under different rules are never compared."""
+
+    protocol: str = "graph-rotating-1"
+    start_seconds: float = 180.0
+    candidate_seconds: float = 60.0
+    finals_seconds: float = 120.0
+    anchor_every: int = 16  # candidates between two timings of the library
+    command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_process")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The measuring part of a db Measurement; see there."""
+
+    status: Status
+    message: str = ""
+    samples_us: tuple[float, ...] = ()
+    median_us: float | None = None
+    relative_error: float | None = None
+    error_bound: float | None = None
+    sm_clock_mhz: float | None = None
+    throttle_reasons: str | None = None
+
+
+class Lost(Exception):
+    """The process did not answer: it died, or outlived its time and was killed."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status: Status = status
+        self.message = message
+
+
+@dataclass
+class _Child:
+    """One life of the process."""
+
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    buffer: bytearray = field(default_factory=bytearray)
+    ready: bool = False
+    measured: int = 0
+
+
+class MeasuringProcess:
+    """Measures schedules of one problem. The process starts at once and gets ready while others compile; it is started anew after each death."""
+
+    def __init__(
+        self, problem: Problem, hardware: Hardware, settings: MeasureSettings, *, cache_dir: Path, wait: Callable[[str], None] | None = None
+    ) -> None:
+        self._problem, self._hardware, self._settings = problem, hardware, settings
+        self._environment = compiler_environment(cache_dir)
+        self._lock = _device_lock(os.environ.get("CUDA_VISIBLE_DEVICES", "0"), wait or (lambda sentence: None))
+        self._anchors: list[float] = []
+        self._since_anchor = 0
+        self._child: _Child | None = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _start(self) -> _Child:
+        arguments = ["--problem", json.dumps(asdict(self._problem)), "--sms", str(int(self._hardware.need("sms")))]
+        errors = tempfile.TemporaryFile()
+        process = subprocess.Popen(
+            [*self._settings.command, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=self._environment,
+            start_new_session=True,
+        )
+        return _Child(process, errors)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.process.pid if self._child else None
+
+    def measure(self, schedule: Schedule, best_us: float | None) -> Measured:
+        """Check and time one schedule. Whatever it does to the process is its result; the next one finds a fresh process.
+
+        One that fails in a process that others used before it is tried again in a fresh one before it gets the blame.
+        """
+        request = {"op": "measure", "schedule": asdict(schedule), "best_us": best_us}
+        for attempt in (1, 2):
+            try:
+                child = self._ready()
+                answer = self._ask(child, request, self._settings.candidate_seconds)
+            except Lost as lost:
+                first_in_its_process = self._end() == 0
+                if attempt == 1 and lost.status != "timeout" and not (first_in_its_process and lost.status == "crashed"):
+                    continue
+                return Measured(status=lost.status, message=lost.message)
+            child.measured += 1
+            if answer.pop("fatal", False):
+                self._end()
+                if attempt == 1 and child.measured > 1:
+                    continue
+            self._keep_anchor()
+            return _measured(answer)
+        raise AssertionError("the second attempt returns")
+
+    def finals(self, schedules: Sequence[Schedule], seconds: float) -> FinalsSamples:
+        """Time the leaders and the library in turn. Raises Lost where the process dies of it."""
+        request = {"op": "finals", "schedules": [asdict(schedule) for schedule in schedules], "seconds": seconds}
+        answer = self._ask(self._ready(), request, self._settings.finals_seconds)
+        rounds = np.array(answer["rounds"], dtype=np.float64)
+        return FinalsSamples(rounds[:, 1:], rounds[:, 0], tuple(answer["hot_l2_us"]), tuple(answer["eager_us"]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about how the run went."""
+        if len(self._anchors) < 2:
+            return ()
+        drift = max(self._anchors) / min(self._anchors) - 1
+        if drift <= DRIFT_SHARE:
+            return ()
+        return (f"cuBLAS moved by {drift:.1%} between {min(self._anchors):.2f} and {max(self._anchors):.2f} us during the run",)
+
+    def _keep_anchor(self) -> None:
+        self._since_anchor += 1
+        if self._since_anchor < self._settings.anchor_every or self._child is None:
+            return
+        self._since_anchor = 0
+        try:
+            self._anchors.append(self._ask(self._child, {"op": "library"}, self._settings.candidate_seconds)["library_us"])
+        except Lost:
+            self._end()
+
+    def _ready(self) -> _Child:
+        """A process that has said hello. One that died before it was asked anything is started once more."""
+        for attempt in (1, 2):
+            if self._child is None:
+                self._child = self._start()
+            child = self._child
+            if child.ready:
+                return child
+            try:
+                self._anchors.append(self._read(child, self._settings.start_seconds)["library_us"])
+                child.ready = True
+                return child
+            except Lost:
+                self._end()
+                if attempt == 2:
+                    raise
+        raise AssertionError("the second attempt returns or raises")
+
+    def _ask(self, child: _Child, request: dict[str, Any], limit_seconds: float) -> dict[str, Any]:
+        assert child.process.stdin is not None
+        try:
+            child.process.stdin.write(json.dumps(request).encode() + b"\n")
+            child.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._obituary(child) from None
+        return self._read(child, limit_seconds)
+
+    def _read(self, child: _Child, limit_seconds: float) -> dict[str, Any]:
+        """The next line of the process, as JSON. Raises Lost."""
+        assert child.process.stdout is not None
+        deadline = time.monotonic() + limit_seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.process.stdout, selectors.EVENT_READ)
+            while b"\n" not in child.buffer:
+                if not selector.select(max(deadline - time.monotonic(), 0)):
+                    raise Lost("timeout", f"no answer in {limit_seconds:g} s; the measuring process was killed")
+                data = os.read(child.process.stdout.fileno(), READ_BYTES)
+                if not data:
+                    raise self._obituary(child)
+                child.buffer += data
+        line, _, rest = bytes(child.buffer).partition(b"\n")
+        child.buffer = bytearray(rest)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise Lost("crashed", f"the measuring process answered {line[:60]!r}") from None
+        if not isinstance(answer, dict):
+            raise Lost("crashed", f"the measuring process answered {line[:60]!r}")
+        return answer
+
+    def _obituary(self, child: _Child) -> Lost:
+        """How the process died. Killed from outside says nothing about the schedule."""
+        code = child.process.wait()
+        child.errors.seek(0)
+        lines = [line for line in child.errors.read().decode(errors="replace").splitlines() if line.strip()]
+        last = f": {lines[-1][:ERROR_CHARACTERS]}" if lines else ""
+        if code == -signal.SIGKILL:
+            return Lost("killed", "the measuring process was killed from outside")
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
+        return Lost("crashed", f"the measuring process {how}{last}")
+
+    def _end(self) -> int:
+        """End the process, all of its group; how many schedules it had measured."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        try:
+            os.killpg(child.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it is gone already
+        child.process.wait()
+        for stream in (child.process.stdin, child.process.stdout, child.errors):
+            if stream:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass  # a request that nobody will read
+        return child.measured
+
+    def close(self) -> None:
+        self._end()
+        self._lock.close()
+
+
+def _measured(answer: dict[str, Any]) -> Measured:
+    return Measured(**{**answer, "samples_us": tuple(answer.get("samples_us", ()))})
+
+
+def _device_lock(device: str, wait: Callable[[str], None]) -> IO[str]:
+    """Held while this process measures, so that two tuners on one GPU take turns. Freed by the system whatever becomes of the holder."""
+    name = "".join(character if character.isalnum() else "-" for character in device)
+    file = (Path(tempfile.gettempdir()) / f"tuner-gpu-{name}.lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        wait("another tuner measures on this GPU; waiting for it")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file

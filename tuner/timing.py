@@ -1,0 +1,126 @@
+"""How long does it take, on a CUDA device: graphs of calls over rotating operand sets, timed by events; and what the clock did meanwhile."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pynvml
+import torch
+
+GRAPH_US = 1500.0  # of work in one graph, so that its launch does not show
+MOST_CALLS = 64  # in one graph
+WARM_REPLAYS = 2
+TIMED_REPLAYS = 7
+
+Run = Callable[[int], None]  # launches the work on operand set i, on the current stream
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured graph of `calls` calls over rotating operand sets."""
+
+    graph: torch.cuda.CUDAGraph
+    calls: int
+
+    def replay_us(self) -> float:
+        """Microseconds of one call, from one replay."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / self.calls
+
+
+@cache
+def _capture_stream() -> torch.cuda.Stream:
+    """One for all captures: the library keeps a workspace for every stream it has seen."""
+    return torch.cuda.Stream()
+
+
+def capture(run: Run, sets: int, calls: int) -> Graph:
+    """Capture `calls` calls, going round the operand sets. The work must have run once before, so that nothing is loaded in the capture."""
+    graph, stream = torch.cuda.CUDAGraph(), _capture_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        try:
+            for call in range(calls):
+                run(call % sets)
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return Graph(graph, calls)
+
+
+def rough_us(run: Run) -> float:
+    """One call, timed once in a graph of its own: good to tell a slow schedule, and to size the graph of a proper timing."""
+    graph = capture(run, 1, 1)
+    graph.graph.replay()
+    return graph.replay_us()
+
+
+def full_graph(run: Run, sets: int, rough: float) -> Graph:
+    """Enough calls to fill GRAPH_US and, unless they are long, to go once round the operand sets."""
+    fill = math.ceil(GRAPH_US / max(rough, 1.0))
+    return capture(run, sets, min(max(fill, sets if rough < GRAPH_US else 1), MOST_CALLS))
+
+
+def samples_us(graph: Graph, replays: int = TIMED_REPLAYS) -> list[float]:
+    """Microseconds of one call, once per replay, after warm ones."""
+    for _ in range(WARM_REPLAYS):
+        graph.graph.replay()
+    return [graph.replay_us() for _ in range(replays)]
+
+
+def in_turn(graphs: Sequence[Graph], seconds: float, least_rounds: int) -> list[list[float]]:
+    """rounds[round][contestant] in microseconds: each round replays every graph once, beginning with another one each time."""
+    for graph in graphs:
+        graph.graph.replay()
+    torch.cuda.synchronize()
+    begin, rounds = time.monotonic(), list[list[float]]()
+    while len(rounds) < least_rounds or time.monotonic() - begin < seconds:
+        times = [0.0] * len(graphs)
+        for place in range(len(graphs)):
+            i = (place + len(rounds)) % len(graphs)
+            times[i] = graphs[i].replay_us()
+        rounds.append(times)
+    return rounds
+
+
+
+
+class Clock:
+    """The device's SM clock and what holds it back, by NVML; silent where NVML cannot say."""
+
+    def __init__(self, uuid: str) -> None:
+        self._handle = None
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            pass  # a container without NVML measures all the same
+
+    def read(self) -> tuple[float | None, str | None]:
+        """(SM clock in MHz, names of the reasons that hold it back)."""
+        if self._handle is None:
+            return None, None
+        try:
+            mhz = float(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
+            bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        except pynvml.NVMLError:
+            return None, None
+        return mhz, ", ".join(name for name, bit in _REASONS.items() if bits & bit)
+
+
+_REASONS = {
+    "power cap": pynvml.nvmlClocksThrottleReasonSwPowerCap,
+    "hardware slowdown": pynvml.nvmlClocksThrottleReasonHwSlowdown,
+    "thermal": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+    "power brake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+    "application clocks": pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting,
+}
