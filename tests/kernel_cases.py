@@ -97,7 +97,7 @@ def untouched(before: torch.Tensor, after: Guarded) -> bool:
 
 
 def worst_excess(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
-    """The largest error against float64 in units of what it may be: one rounding to C's type, and fp32 sums whose error grows with sqrt(K)."""
+    """The largest error against float64 in units of what is allowed: a rounding to C's type, and fp32 sums that err with sqrt(K)."""
     a64, b64 = a.double(), b.double()
     reference = a64 @ b64
     allowed = ROUNDING[c.dtype] * reference.abs() + 2.0**-22 * max(a.shape[1], 1) ** 0.5 * (a64.abs() @ b64.abs()) + 1e-30
