@@ -73,7 +73,7 @@ class Environment:
 class Measurement:
     """What became of one attempt. Only the statuses in TIMED have a time, and they always have one.
 
-    median_us: cold operands in a graph; hot_l2_us and eager_us are kept for finalists. spill_slots: 32-bit words of local memory a thread
+    median_us: cold operands in a graph. spill_slots: 32-bit words of local memory a thread
     has, which need not be spills. sm_clock_mhz: as seen while timing.
     """
 
@@ -81,8 +81,6 @@ class Measurement:
     message: str = ""
     samples_us: tuple[float, ...] = ()
     median_us: float | None = None
-    hot_l2_us: float | None = None
-    eager_us: float | None = None
     relative_error: float | None = None
     error_bound: float | None = None
     registers: int | None = None
@@ -95,7 +93,7 @@ class Measurement:
     throttle_reasons: str | None = None
 
     def __post_init__(self) -> None:
-        times = (*self.samples_us, *(us for us in (self.median_us, self.hot_l2_us, self.eager_us) if us is not None))
+        times = (*self.samples_us, *(() if self.median_us is None else (self.median_us,)))
         if self.status in TIMED and self.median_us is None:
             raise ValueError(f"status {self.status} without a median")
         if self.status not in TIMED and times:
@@ -144,7 +142,10 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Finalist:
-    """One of the leaders, timed in turn with the library. ratio: library time / candidate time, over 1 where the candidate is faster."""
+    """One of the leaders, timed in turn with the library. ratio: library time / candidate time, over 1 where the candidate is faster.
+
+    hot_l2_us: on one operand set, which may stay in L2. eager_us: launched one by one through Triton's own launcher, host included.
+    """
 
     trial_id: int
     rank: int
@@ -155,6 +156,8 @@ class Finalist:
     library_us: float
     tied: bool
     winner: bool
+    hot_l2_us: float | None = None
+    eager_us: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ TRIAL = Table(
     _text("status"),
     _text("message"),
     _text("samples_us"),  # JSON
-    *(_real(name) for name in ("median_us", "hot_l2_us", "eager_us", "relative_error", "error_bound")),
+    *(_real(name) for name in ("median_us", "relative_error", "error_bound")),
     *(_integer(name, nullable=True) for name in ("registers", "spill_slots", "shared_memory_bytes")),
     *(_text(name, nullable=True) for name in ("mma_instruction", "binary_hash")),
     *(_real(name) for name in ("compile_seconds", "sm_clock_mhz")),
@@ -92,4 +92,5 @@ FINALIST = Table(
     _integer("rank"),
     *(_real(name, nullable=False) for name in ("ratio", "ratio_low", "ratio_high", "median_us", "library_us")),
     *(Column(name, Boolean, nullable=False) for name in ("tied", "winner")),
+    *(_real(name) for name in ("hot_l2_us", "eager_us")),
 )

@@ -167,14 +167,16 @@ def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: 
     elements = table.cta_m * table.cta_n
     staged = tma & (table.split_k == 1) & stores_by_tma(problem)
     store_bytes = np.where(staged, elements * problem.out_bytes // table.epilogue_subtile, 0)
-    # C is staged beside the operands by wgmma, and wherever a CTA goes on to its next tile; else in their place
-    apart = ((version == WGMMA) & (table.cta_n // np.maximum(warps_n, 1) >= 16)) | (table.persistent_ctas_per_sm > 0)
+    # a CTA that goes on to its next tile stages C beside the operands, one that ends in their place
+    apart = table.persistent_ctas_per_sm > 0
     # splitting the fp32 accumulator in halves moves it between the warps that share N
     halved = staged & (version == WGMMA) & (table.epilogue_subtile > 1) & (warps_n > 1)
     regroup_bytes = np.where(halved, elements * ACCUMULATOR_BYTES // 2, 0)
     # an accumulator that leaves through pointers is put into whole rows first, a long one in parts
     per_thread = elements // (32 * table.warps)
-    parts = np.where(version == TCGEN05, 4, np.where(tma & (per_thread > np.where(version == WGMMA, 16, 8)), 2, 1))
+    long = per_thread > np.where(version == WGMMA, 16, 8)
+    halves = tma & long & ((version != WGMMA) | (table.warps == 4))
+    parts = np.where(version == TCGEN05, 4, np.where(halves, 2, 1))
     row_bytes = np.where(table.split_k > 1, ACCUMULATOR_BYTES, problem.out_bytes)
     fused = table.flatten == 1
     direct = staged | (tma & (version == WGMMA) & ~fused)
@@ -182,7 +184,8 @@ def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: 
     beside = np.where(fused, regroup_bytes + rows_bytes + store_bytes, np.where(apart, store_bytes, 0))
     after = np.where(fused, 0, np.maximum(regroup_bytes, np.maximum(rows_bytes, np.where(apart, 0, store_bytes))))
     buffers = operand_bytes // np.maximum(table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes, 1)
-    barrier_bytes = np.where(tma, MBARRIER_BYTES * buffers, 0) + np.where(version == TCGEN05, 2 * MBARRIER_BYTES, 0)
+    barrier_bytes = np.where(tma, MBARRIER_BYTES * buffers, 0)
+    barrier_bytes = np.where(version == TCGEN05, cdiv(barrier_bytes, 16) * 16 + 2 * MBARRIER_BYTES, barrier_bytes)
     return np.asarray(np.maximum(operand_bytes, after) + beside + barrier_bytes, dtype=np.int32)
 
 

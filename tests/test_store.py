@@ -81,7 +81,7 @@ def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
     status = draw(st.sampled_from(get_args(Status)))
-    times = {"samples_us": tuple(draw(st.lists(positive, max_size=5))), "median_us": draw(positive), "hot_l2_us": draw(maybe(positive))}
+    times = {"samples_us": tuple(draw(st.lists(positive, max_size=5))), "median_us": draw(positive)}
     plain = {name: draw(maybe(count)) for name in ("registers", "spill_slots", "shared_memory_bytes")}
     texts = {name: draw(maybe(words)) for name in ("mma_instruction", "binary_hash", "throttle_reasons")}
     reals = {name: draw(maybe(st.floats(0, math.inf))) for name in ("relative_error", "error_bound", "compile_seconds", "sm_clock_mhz")}

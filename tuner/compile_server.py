@@ -7,6 +7,7 @@ killing its group takes the assembler along. The server ends, with its children,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -204,10 +205,8 @@ class Server:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left of it
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # nothing is left of it
 
 
 def main() -> None:

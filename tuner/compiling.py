@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -67,9 +68,8 @@ class Compiled:
 
 
 def compiler_environment(cache_dir: Path) -> dict[str, str]:
-    """For every process that compiles: with the same settings, what one of them compiled the others find in the cache."""
-    fusion = {"TRITON_DEFAULT_FP_FUSION": "1"}  # what every Triton so far does unless told
-    return {**os.environ, "TRITON_CACHE_DIR": str(cache_dir), **fusion}
+    """For every process that compiles: what one of them compiled the others find in the cache."""
+    return {**os.environ, "TRITON_CACHE_DIR": str(cache_dir)}
 
 
 class CompilePool:
@@ -98,6 +98,11 @@ class CompilePool:
         )
 
     @property
+    def pid(self) -> int:
+        """Of the server."""
+        return self._server.pid
+
+    @property
     def waiting(self) -> int:
         """Jobs without a result yet."""
         return len(self._jobs)
@@ -120,11 +125,9 @@ class CompilePool:
 
     def _write(self, data: bytes) -> None:
         assert self._server.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the server died; the next poll restarts it with every job that is unanswered
             self._server.stdin.write(data)
             self._server.stdin.flush()
-        except BrokenPipeError:
-            pass  # the server died; the next poll restarts it with every job that is unanswered
 
     def poll(self, timeout_seconds: float) -> list[tuple[CompileJob, Compiled]]:
         """What has finished, waiting for at most so long for the first."""
@@ -146,6 +149,7 @@ class CompilePool:
 
     def _server_died(self) -> list[tuple[CompileJob, Compiled]]:
         code = self._server.wait()
+        close_streams(self._server.stdin, self._server.stdout)
         self._buffer.clear()
         self._restarts += 1
         if self._restarts <= MOST_RESTARTS:
@@ -163,18 +167,21 @@ class CompilePool:
 
     def close(self) -> None:
         """Closing its stdin makes the server kill its children and end; one that does not is killed."""
-        if self._server.stdin:
-            try:
-                self._server.stdin.close()
-            except BrokenPipeError:
-                pass
+        close_streams(self._server.stdin)
         try:
             self._server.wait(timeout=5)
         except subprocess.TimeoutExpired:
             os.killpg(self._server.pid, signal.SIGKILL)
             self._server.wait()
-        if self._server.stdout:
-            self._server.stdout.close()
+        close_streams(self._server.stdout)
+
+
+def close_streams(*streams: IO[bytes] | None) -> None:
+    """Close pipes to a process that may be dead: what nobody will read is dropped."""
+    for stream in streams:
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 def _compiled(answer: dict[str, Any]) -> Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -24,7 +25,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.comparing import FinalsSamples
-from tuner.compiling import compiler_environment
+from tuner.compiling import close_streams, compiler_environment
 
 READ_BYTES = 1 << 16
 DRIFT_SHARE = 0.03  # of the library's time; more than this is told
@@ -230,17 +231,10 @@ class MeasuringProcess:
         child, self._child = self._child, None
         if child is None:
             return 0
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
             os.killpg(child.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it is gone already
         child.process.wait()
-        for stream in (child.process.stdin, child.process.stdout, child.errors):
-            if stream:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass  # a request that nobody will read
+        close_streams(child.process.stdin, child.process.stdout, child.errors)
         return child.measured
 
     def close(self) -> None:

@@ -345,8 +345,10 @@ def _finals(run: _Run, process: MeasuringProcess) -> tuple[tuple[Finalist, ...],
             library_us=verdict.library_us,
             tied=verdict.tied,
             winner=verdict.winner,
+            hot_l2_us=hot,
+            eager_us=eager,
         )
-        for outcome, verdict in zip(leaders, verdicts, strict=True)
+        for outcome, verdict, hot, eager in zip(leaders, verdicts, samples.hot_l2_us, samples.eager_us, strict=True)
     )
     run.store.add_finalists(run.run_id, finalists)
     return finalists, ()

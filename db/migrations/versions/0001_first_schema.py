@@ -97,8 +97,6 @@ def _trial() -> None:
         sa.Column("message", sa.String(), nullable=False),
         sa.Column("samples_us", sa.String(), nullable=False),
         sa.Column("median_us", sa.Float(), nullable=True),
-        sa.Column("hot_l2_us", sa.Float(), nullable=True),
-        sa.Column("eager_us", sa.Float(), nullable=True),
         sa.Column("relative_error", sa.Float(), nullable=True),
         sa.Column("error_bound", sa.Float(), nullable=True),
         sa.Column("registers", sa.Integer(), nullable=True),
@@ -127,4 +125,6 @@ def _finalist() -> None:
         sa.Column("library_us", sa.Float(), nullable=False),
         sa.Column("tied", sa.Boolean(), nullable=False),
         sa.Column("winner", sa.Boolean(), nullable=False),
+        sa.Column("hot_l2_us", sa.Float(), nullable=True),
+        sa.Column("eager_us", sa.Float(), nullable=True),
     )

@@ -1,0 +1,58 @@
+"""Compile functions that go wrong in every way a compiler does; the compile server runs them in place of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+class OutOfResources(Exception):
+    """Named as Triton's own."""
+
+
+def good() -> dict[str, Any]:
+    kernel = {"name": "k", "registers": 40, "spill_slots": 0, "shared_memory_bytes": 1024, "mma_instruction": "fma", "binary_hash": "h"}
+    return {"status": "ok", "message": "", "kernels": [kernel]}
+
+
+def by_stages(job: dict[str, Any]) -> dict[str, Any]:
+    """What happens is chosen by the schedule's stages; a folder for marks comes through the environment."""
+    marks = Path(os.environ["TRITON_CACHE_DIR"])
+    match job["schedule"]["stages"]:
+        case 1:
+            return good()
+        case 2:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # as ptxas is
+            (marks / "grandchild").write_text(str(child.pid))
+            time.sleep(600)
+        case 3:
+            os.abort()
+        case 4:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case 5:
+            os._exit(7)
+        case 6:
+            raise RuntimeError("PassManager::run failed\nwith much more to say")
+        case 7:
+            raise MemoryError("no memory left")
+        case 8:
+            raise SystemError("odd")
+        case 9:
+            raise OutOfResources("shared memory, Required: 300000, Hardware limit: 232448")
+        case 10:
+            raise RuntimeError("ptxas fatal: (C7600) Register allocation failed with register count of '64'")
+        case 11:
+            if not (marks / "killed-once").exists():
+                (marks / "killed-once").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        case 12:
+            os.write(2, b"x" * 10_000_000)
+            print("y" * 10_000_000)
+        case 13:
+            sys.exit("leaving")
+    return good()

@@ -1,0 +1,190 @@
+"""The compile pool: what a compiler does costs one candidate, nothing is left running, and what compiles is what was predicted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from search_spaces.gpu_files import load_gpu
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule, parse_schedule
+from search_spaces.space import load_space
+from tuner.compiling import Compiled, CompileJob, CompilePool
+from tuner.ranking import rank
+from tuner.search import compile_job
+
+PROBLEM = Problem(m=256, n=256, k=256)
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+
+def job(stages: int) -> CompileJob:
+    schedule = Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=stages)
+    return CompileJob(problem=PROBLEM, schedule=schedule, capability=90, sms=132, shared_memory_limit_bytes=232448)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompilePool:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{TESTS}")
+    return CompilePool(2, 2.0, tmp_path, compile_function="faulty_compilers:by_stages")
+
+
+def outcomes(pool: CompilePool, *stages: int) -> dict[int, Compiled]:
+    with pool:
+        pool.submit([job(s) for s in stages])
+        return {done.schedule.stages: compiled for done, compiled in pool.results()}
+
+
+def test_every_way_to_fail_costs_one_candidate(faulty: CompilePool) -> None:
+    found = outcomes(faulty, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 1)
+    assert {stages: c.status for stages, c in found.items()} == {
+        1: "ok",
+        3: "crashed",
+        4: "crashed",
+        5: "crashed",
+        6: "compile_failed",
+        7: "compile_failed",
+        8: "compile_failed",
+        9: "out_of_resources",
+        10: "compile_failed",
+        12: "ok",
+        13: "compile_failed",
+    }
+    assert found[3].message == "the compiler died of SIGABRT"
+    assert found[4].message == "the compiler died of SIGSEGV"
+    assert found[5].message == "the compiler left with exit code 7 and no answer"
+    assert found[6].message == "RuntimeError: PassManager::run failed"
+    assert found[6].log.endswith("with much more to say")
+    assert found[10].message.startswith("ptxas-registers: ")
+
+
+def test_a_compiler_that_never_returns_is_ended_with_what_it_started(faulty: CompilePool, tmp_path: Path) -> None:
+    found = outcomes(faulty, 2, 1)
+    assert (found[1].status, found[2].status) == ("ok", "compile_timeout")
+    assert found[2].message == "not compiled in 2 s"
+    assert not alive(int((tmp_path / "grandchild").read_text()))
+
+
+def test_one_that_was_killed_from_outside_is_tried_again_alone(faulty: CompilePool, tmp_path: Path) -> None:
+    assert outcomes(faulty, 11)[11].status == "ok"
+    assert (tmp_path / "killed-once").exists()
+
+
+def test_closing_with_work_under_way_leaves_nothing(faulty: CompilePool, tmp_path: Path) -> None:
+    faulty.submit([job(2)])
+    _wait_for(tmp_path / "grandchild")
+    faulty.close()
+    assert not alive(int((tmp_path / "grandchild").read_text()))
+
+
+def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+    code = f"""
+import sys; sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]
+from pathlib import Path
+from test_compiling import job
+from tuner.compiling import CompilePool
+pool = CompilePool(1, 600.0, Path({str(tmp_path)!r}), compile_function="faulty_compilers:by_stages")
+pool.submit([job(2)])
+list(pool.results())
+"""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    _wait_for(tmp_path / "grandchild")
+    family = psutil.Process(parent.pid).children(recursive=True)
+    assert len(family) >= 3  # server, compiler, assembler
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while any(alive(process.pid) for process in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(process.pid) for process in family)
+
+
+def test_a_server_that_dies_is_restarted_with_what_is_unanswered(faulty: CompilePool, tmp_path: Path) -> None:
+    with faulty:
+        faulty.submit([job(2), job(1)])
+        _wait_for(tmp_path / "grandchild")
+        server = psutil.Process(faulty.pid)
+        left = server.children(recursive=True)
+        server.kill()
+        found = {done.schedule.stages: compiled.status for done, compiled in faulty.results()}
+        for process in left:  # the test killed their parent; nobody else ends them
+            if process.is_running():
+                process.kill()
+    assert found == {1: "ok", 2: "compile_timeout"}
+
+
+def test_cancelled_jobs_never_come(faulty: CompilePool) -> None:
+    with faulty:
+        faulty.submit([job(1) for _ in range(50)])
+        faulty.cancel()
+        assert faulty.waiting == 0
+        assert faulty.poll(0.1) == []
+
+
+def alive(pid: int) -> bool:
+    """A process that ended counts as gone before anybody has collected it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline, f"{file} did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "text", "instruction"),
+    [
+        ("h100", "tma 128x128x64 w4 s3 g8", "wgmma m64n128k16"),
+        ("h100", "pointer 128x64x64 w2 s3", "mma.sync m16n8k16"),  # half a warp group
+        ("h100", "tma 64x64x64 w4 s3 k4", "wgmma m64n64k16"),
+        ("a100", "pointer 128x128x32 w8 s4", "mma.sync m16n8k16"),
+        ("b200", "tma 128x128x64 w4 s3", "tcgen05.mma"),
+        ("rtx-5090", "pointer 64x64x32 w4 s3", "mma.sync m16n8k16"),
+    ],
+)
+def test_what_compiles_for_a_chip_that_is_not_here(tmp_path: Path, gpu: str, text: str, instruction: str) -> None:
+    hardware, problem, schedule = load_gpu(gpu), Problem(m=1024, n=1024, k=1024), parse_schedule(text)
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([compile_job(schedule, problem, hardware)])
+        ((_, compiled),) = pool.results()
+    assert compiled.status == "ok", compiled.log
+    assert compiled.main.mma_instruction == instruction
+    assert len(compiled.kernels) == (2 if schedule.split_k > 1 else 1)
+    assert 16 <= compiled.main.registers <= 255
+    ranking = rank(problem, hardware, load_space("default"))
+    row = ranking.row_of(schedule)
+    if row is not None:
+        assert compiled.main.shared_memory_bytes == ranking.lowering.shared_memory_bytes[row]
+
+
+def test_a_false_accept_is_out_of_resources(tmp_path: Path) -> None:
+    """The arithmetic let it through; the compiler's own number is over the limit it was given."""
+    schedule = parse_schedule("pointer 64x64x32 w4 s3")
+    given = CompileJob(problem=PROBLEM, schedule=schedule, capability=90, sms=132, shared_memory_limit_bytes=1000)
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([given])
+        ((_, compiled),) = pool.results()
+    assert compiled.status == "out_of_resources"
+    assert compiled.message == "compiled to 24576 B of shared memory, a CTA has 1000 B"
+
+
+def test_spills_are_counted_in_words(tmp_path: Path) -> None:
+    """256 accumulators a thread do not fit 255 registers."""
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([compile_job(parse_schedule("tma 128x256x64 w4 s3"), Problem(m=4096, n=4096, k=4096), load_gpu("h100"))])
+        ((_, compiled),) = pool.results()
+    assert compiled.main.registers == 255
+    assert compiled.main.spill_slots > 20

@@ -1,0 +1,199 @@
+"""A search from end to end with a fake measuring process: every outcome is a row, killing loses nothing, the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from db.reading import open_reader
+from db.records import Environment
+from db.store import open_store
+from search_spaces.gpu_files import load_gpu
+from search_spaces.problem import Problem
+from search_spaces.space import parse_space
+from tuner.measuring import MeasureSettings, MeasuringProcess
+from tuner.ranking import rank
+from tuner.search import Progress, Request, SearchResult, search
+
+TESTS = Path(__file__).parent
+FAKE = (sys.executable, str(TESTS / "fake_measure_process.py"))
+HERE = Environment(gpu="h200-sxm-141gb", triton="3.9.0", python="3.11", code_version="0", device_name="NVIDIA H200", sms=132, device_memory_bytes=1)
+PROBLEM = Problem(m=1024, n=1024, k=512)
+# group_m chooses what the fake does: 2 kills it, 4 is a wrong answer
+SPACE = "pointer: {cta_m: [32, 64], cta_n: [32, 64], cta_k: 32, warps: 4, stages: 2, group_m: [1, 2, 4, 16]}"
+
+
+def run(database: Path, *, space: str = SPACE, report: Callable[[Progress], None] = lambda _: None, measured: bool = True, **request: object) -> SearchResult:
+    hardware = load_gpu("h200")
+    asked = Request(problem=PROBLEM, hardware=hardware, space=parse_space("small", space), **request)  # type: ignore[arg-type]
+    ranking = rank(PROBLEM, hardware, asked.space)
+
+    def measuring(cache: Path) -> MeasuringProcess:
+        settings = MeasureSettings(command=FAKE, candidate_seconds=20.0)
+        return MeasuringProcess(PROBLEM, hardware, settings, cache_dir=cache)
+
+    with open_store(database) as store:
+        return search(asked, ranking, store, HERE, measuring=measuring if measured else None, report=report)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
+    database = tmp_path_factory.mktemp("search") / "t.db"
+    return run(database), database
+
+
+def test_every_schedule_becomes_a_row(searched: tuple[SearchResult, Path]) -> None:
+    result, database = searched
+    with open_reader(database) as reader:
+        rows = list(reader.records(run_id=result.run_id))
+    assert len(rows) == len(result.outcomes) == 16
+    by_kind: dict[int, set[str]] = {}
+    for row in rows:
+        by_kind.setdefault(row.schedule.group_m, set()).add(row.measurement.status)
+    assert by_kind == {1: {"ok"}, 2: {"crashed"}, 4: {"wrong_answer"}, 16: {"ok"}}
+    assert all(row.measurement.shared_memory_bytes == row.estimate.shared_memory_bytes for row in rows if row.measurement.shared_memory_bytes)
+
+
+def test_the_winner_is_the_fastest_that_was_right(searched: tuple[SearchResult, Path]) -> None:
+    result, database = searched
+    assert result.winner is not None
+    assert result.winner.schedule.cta[:2] == (64, 64)
+    assert result.winner.schedule.group_m in (1, 16)
+    with open_reader(database) as reader:
+        answer = reader.best(PROBLEM, "h200-sxm-141gb", sms=132)
+    assert answer is not None
+    assert answer.measured
+    assert answer.record.schedule == result.winner.schedule
+    assert answer.finalist is not None
+    assert answer.finalist.eager_us == pytest.approx(answer.finalist.median_us + 10)
+
+
+def test_the_same_search_again_measures_nothing(searched: tuple[SearchResult, Path]) -> None:
+    first, database = searched
+    again = run(database)
+    assert all(outcome.from_store for outcome in again.outcomes)
+    assert again.winner is not None
+    assert first.winner is not None
+    assert again.winner.schedule == first.winner.schedule
+    with open_reader(database) as reader:
+        assert sum(reader.stats().trials.values()) == 16
+
+
+def test_trials_are_the_most_that_is_measured(tmp_path: Path) -> None:
+    assert len(run(tmp_path / "t.db", trials=3).outcomes) == 3
+
+
+def test_a_budget_ends_the_search(tmp_path: Path) -> None:
+    """Compiling alone takes longer than this; the run still ends as finished, with nothing half-written."""
+    begin = time.monotonic()
+    result = run(tmp_path / "t.db", budget_seconds=4.5, space=SPACE.replace("[32, 64]", "[16, 32, 64, 128]"))
+    assert len(result.outcomes) < 64
+    assert time.monotonic() - begin < 25
+    with open_reader(tmp_path / "t.db") as reader:
+        assert [r.status for r in reader.runs()] == ["finished"]
+
+
+def test_without_a_gpu_candidates_are_compiled_and_said_to_be_unmeasured(tmp_path: Path) -> None:
+    result = run(tmp_path / "t.db", measured=False, trials=2)
+    assert not result.measured
+    assert result.found
+    assert result.winner is None
+    assert [o.measurement.status for o in result.outcomes] == ["compiled", "compiled"]
+    with open_reader(tmp_path / "t.db") as reader:
+        answer = reader.best(PROBLEM, "h200-sxm-141gb", sms=132)
+    assert answer is not None
+    assert not answer.measured
+
+
+def test_schedules_that_launch_the_same_binary_are_measured_once(tmp_path: Path) -> None:
+    """16 rows of tiles: groups of 16 and 17 are the same raster, but 17 is no power of two that pruning knows as a twin."""
+    space = "pointer: {cta_m: 64, cta_n: 64, cta_k: 32, warps: 4, stages: 2, group_m: [16, 17]}"
+    statuses = sorted(outcome.measurement.status for outcome in run(tmp_path / "t.db", space=space).outcomes)
+    assert statuses == ["duplicate", "ok"]
+
+
+@pytest.mark.parametrize("strategy", ["ranked", "exhaustive", "random", "tpe"])
+def test_every_strategy_drives_a_search(tmp_path: Path, strategy: str) -> None:
+    result = run(tmp_path / "t.db", strategy=strategy, trials=6)
+    assert len(result.outcomes) == 6
+    assert len({outcome.schedule for outcome in result.outcomes}) == 6
+
+
+def test_progress_counts_up(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run(tmp_path / "t.db", report=seen.append, trials=4, budget_seconds=100.0)
+    assert seen[-1].compiled == 4
+    assert seen[-1].measured + seen[-1].failed == 4
+    assert seen[-1].seconds_left is not None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_search_keeps_what_it_measured_and_goes_on(tmp_path: Path, how: signal.Signals) -> None:
+    database = tmp_path / "t.db"
+    code = f"""
+import sys; sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
+from pathlib import Path
+from test_search import run
+run(Path({str(database)!r}), report=lambda p: print(p.measured + p.failed, flush=True))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    shown = 0
+    for line in process.stdout:
+        shown = int(line)
+        if shown >= 5:
+            process.send_signal(how)
+            break
+    process.stdout.close()
+    process.wait(timeout=30)
+    with open_reader(database) as reader:
+        kept = sum(reader.stats().trials.values())
+        statuses = [r.status for r in reader.runs()]
+    assert kept >= shown
+    assert statuses == (["running"] if how == signal.SIGKILL else ["interrupted"])
+    again = run(database)
+    assert sum(outcome.from_store for outcome in again.outcomes) == kept
+    assert len(again.outcomes) == 16
+    with sqlite3.connect(database) as connection:
+        twice = connection.execute("SELECT COUNT(*) FROM trial GROUP BY cta_m, cta_n, group_m HAVING COUNT(*) > 1").fetchall()
+    connection.close()
+    assert twice == []
+
+
+def test_the_request_is_kept_with_the_run(searched: tuple[SearchResult, Path]) -> None:
+    result, database = searched
+    with open_reader(database) as reader:
+        request = json.loads(reader.runs()[0].request)
+    assert request["problem"]["m"] == 1024
+    assert request["gpu"] == "h200-sxm-141gb"
+    assert result.run_id == 1
+
+
+def test_interrupting_leaves_no_process(tmp_path: Path) -> None:
+    import psutil
+
+    code = f"""
+import sys; sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
+from pathlib import Path
+from test_search import run
+run(Path({str(tmp_path / "t.db")!r}), report=lambda p: print(p.compiled, flush=True))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    process.stdout.readline()
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    process.stdout.close()
+    process.wait(timeout=30)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert gone
+    assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
