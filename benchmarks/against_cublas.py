@@ -1,4 +1,5 @@
-"""Searches a list of shapes on the GPU that is present and keeps how the winners stand against cuBLAS, with the environment they were measured in.
+"""Searches a list of shapes on the GPU that is present and keeps how the winners stand against cuBLAS, with the environment they were
+measured in.
 
     python benchmarks/against_cublas.py --gpu h200 --db tuning.db --output benchmarks/results/h200-bf16-nt
 
@@ -30,7 +31,20 @@ COLUMNS = ("shape", "schedule", "median_us", "library_us", "ratio", "ratio_low",
 
 
 def search(shape: str, given: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tuner.cli", "search", "--shape", shape, "--gpu", given.gpu, "--dtype", given.dtype, "--layout", given.layout]
+    command = [
+        sys.executable,
+        "-m",
+        "tuner.cli",
+        "search",
+        "--shape",
+        shape,
+        "--gpu",
+        given.gpu,
+        "--dtype",
+        given.dtype,
+        "--layout",
+        given.layout,
+    ]
     command += ["--trials", str(given.trials), "--budget", given.budget, "--db", str(given.db), "--top-k", "100", "--json"]
     begin = time.monotonic()
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,19 +56,27 @@ def search(shape: str, given: argparse.Namespace) -> dict[str, Any]:
     winner = next(f for f in found["finalists"] if f["winner"])
     statuses = [candidate["status"] for candidate in found["candidates"]]
     row = {name: winner[name] for name in ("schedule", "median_us", "library_us", "ratio", "ratio_low", "ratio_high")}
-    return {"shape": shape, **row, "tied": sum(f["tied"] for f in found["finalists"]), "measured": statuses.count("ok"), "seconds": round(seconds, 1)}
+    return {
+        "shape": shape,
+        **row,
+        "tied": sum(f["tied"] for f in found["finalists"]),
+        "measured": statuses.count("ok"),
+        "seconds": round(seconds, 1),
+    }
 
 
 def environment(given: argparse.Namespace) -> str:
     best = [sys.executable, "-m", "tuner.cli", "best", "--shape", given.shapes[0], "--gpu", given.gpu, "--dtype", given.dtype]
     ran = subprocess.run([*best, "--layout", given.layout, "--db", str(given.db), "--json"], capture_output=True, text=True, check=True)
-    return ", ".join(f"{name} {value}" for name, value in json.loads(ran.stdout)["environment"].items() if value is not None and name != "device_uuid")
+    return ", ".join(
+        f"{name} {value}" for name, value in json.loads(ran.stdout)["environment"].items() if value is not None and name != "device_uuid"
+    )
 
 
 def markdown(rows: list[dict[str, Any]], given: argparse.Namespace, mean: float, where: str) -> str:
     lines = [
-        f"{given.dtype}, layout {given.layout}, at most {given.trials} candidates and {given.budget} a shape. Ratio: cuBLAS's time over the winner's,",
-        "median of paired rounds, with its 95 % interval. Seconds: wall clock of the whole command, from a cold compile cache.",
+        f"{given.dtype}, layout {given.layout}, at most {given.trials} candidates and {given.budget} a shape. Ratio: cuBLAS's time over",
+        "the winner's, median of paired rounds, with its 95 % interval. Seconds: wall clock of the whole command, from a cold compile cache.",
         "",
         "| shape | schedule | us | cuBLAS us | ratio | measured | seconds |",
         "|---|---|---:|---:|---:|---:|---:|",

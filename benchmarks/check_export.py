@@ -1,4 +1,5 @@
-"""Runs an exported Python module on the GPU as production would: in this process, with nothing but torch and Triton, on outputs full of NaN.
+"""Runs an exported Python module on the GPU as production would: in this process, with nothing but torch and Triton, on outputs full of
+NaN.
 
     tuner export --to python --gpu h200 -o /tmp/winners.py
     cd /tmp && python -P /path/to/benchmarks/check_export.py winners.py 4096x4096x4096 64x8192x8192

@@ -1,7 +1,7 @@
 """The few constants of a chip that no datasheet gives: what share of a rate a good kernel reaches, and how long a request waits.
 
-They stand in `cost_models/calibrations/`, one YAML file a GPU or an architecture, with the data they came from. A GPU without a file uses its
-architecture's, and one whose architecture has none the newest; `Calibration.name` says which.
+They stand in `cost_models/calibrations/`, one YAML file a GPU or an architecture, with the data they came from. A GPU without a file
+uses its architecture's, and one whose architecture has none the newest; `Calibration.name` says which.
 """
 
 from __future__ import annotations

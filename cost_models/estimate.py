@@ -15,8 +15,8 @@ Seconds = NDArray[np.float64]
 class Estimate:
     """Seconds of one launch and what they are made of.
 
-    terms: seconds that each resource is busy on its own. `overlapped_seconds` is their maximum, which no kernel can beat if the figures of the hardware
-    are right; `serial_seconds` their sum, what a kernel takes that overlaps nothing.
+    terms: seconds that each resource is busy on its own. `overlapped_seconds` is their maximum, which no kernel can beat if the figures
+    of the hardware are right; `serial_seconds` their sum, what a kernel takes that overlaps nothing.
     """
 
     seconds: float

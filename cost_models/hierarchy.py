@@ -1,8 +1,9 @@
-"""How long a schedule takes, from the levels it works through: tensor cores, shared memory, L2, DRAM, the latency its buffers hide, waves and tail,
-epilogue, split-K reduction.
+"""How long a schedule takes, from the levels it works through: tensor cores, shared memory, L2, DRAM, the latency its buffers hide,
+waves and tail, epilogue, split-K reduction.
 
-A CTA's K step takes as long as its slowest level; all CTAs of a wave advance together; waves follow each other, the last one thinner. What is left out:
-clock changes within a launch, bank conflicts (Triton's layouts are swizzled), and the two halves of L2. Terms and sources: each function's docstring.
+A CTA's K step takes as long as its slowest level; all CTAs of a wave advance together; waves follow each other, the last one thinner.
+What is left out: clock changes within a launch, bank conflicts (Triton's layouts are swizzled), and the two halves of L2. Terms and
+sources: each function's docstring.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ def _tensor_core_step(i: _Inputs) -> Seconds:
 
 
 def _shared_memory_step(i: _Inputs) -> Seconds:
-    """Seconds of one K step of one CTA if only its SM's shared memory port worked: tiles written once and read once by wgmma (per 64 rows of A, B
-    again), and by mma.sync once per warp that shares them."""
+    """Seconds of one K step of one CTA if only its SM's shared memory port worked: tiles written once and read once by wgmma (per 64
+    rows of A, B again), and by mma.sync once per warp that shares them."""
     low, t, b = i.lowering, i.table, i.problem.element_bytes
     fill = i.step_bytes
     row_groups = np.where(low.mma_version == WGMMA, np.maximum(t.cta_m / 64, 1), low.warps_m)
@@ -136,8 +137,8 @@ def _shared_memory_step(i: _Inputs) -> Seconds:
 
 
 def _narrow_load_step(i: _Inputs) -> Seconds:
-    """Seconds of one K step of one CTA if only its SM's load unit worked, where rows are aligned too badly for asynchronous copies: then each
-    element is a load of its own, and its latency is not hidden either."""
+    """Seconds of one K step of one CTA if only its SM's load unit worked, where rows are aligned too badly for asynchronous copies: then
+    each element is a load of its own, and its latency is not hidden either."""
     narrow = [load_vector_bytes(i.problem, operand) < CP_ASYNC_LEAST_BYTES for operand in ("a", "b")]
     elements = i.table.cta_k * (i.table.cta_m * narrow[0] + i.table.cta_n * narrow[1])
     seconds = elements / 32 * WARP_LOAD_CLOCKS / i.clock_hz + i.calibration.load_latency_seconds * any(narrow)
@@ -153,8 +154,8 @@ def _in_flight(i: _Inputs, resident: NDArray[np.float64]) -> Seconds:
 def _dram_bytes(i: _Inputs, slots: Seconds) -> Seconds:
     """Operand bytes read from DRAM by the whole launch.
 
-    A wave of CTAs that advance together needs each row and column of tiles once; in the grouped raster a wave from a group's start covers the rows
-    and columns counted here. An operand that L2 keeps between waves is read once.
+    A wave of CTAs that advance together needs each row and column of tiles once; in the grouped raster a wave from a group's start
+    covers the rows and columns counted here. An operand that L2 keeps between waves is read once.
     """
     low, t, p = i.lowering, i.table, i.problem
     wave = np.minimum(slots, i.work)

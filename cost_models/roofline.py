@@ -1,4 +1,5 @@
-"""The classical roofline of a tiled product: every CTA tile reads its own rows of A and columns of B from DRAM, C is written once, nothing else costs.
+"""The classical roofline of a tiled product: every CTA tile reads its own rows of A and columns of B from DRAM, C is written once,
+nothing else costs.
 
 It leaves out caches between tiles, waves, latency and instruction shapes; `hierarchy` has those. Williams, Waterman, Patterson 2009.
 """

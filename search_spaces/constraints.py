@@ -1,7 +1,8 @@
-"""Which schedules can run, and are worth telling apart. Each constraint is one function that returns what a schedule needs, what there is, and the
-sentence that says so; pruning, `tuner explain` and the documentation all read these.
+"""Which schedules can run, and are worth telling apart. Each constraint is one function that returns what a schedule needs, what there
+is, and the sentence that says so; pruning, `tuner explain` and the documentation all read these.
 
-To add one: write a function of `Facts` with `@constraint`. They are applied in the order in which they stand here, and a schedule falls to the first.
+To add one: write a function of `Facts` with `@constraint`. They are applied in the order in which they stand here, and a schedule falls
+to the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a kernel family is to the arithmetic: how it loads, which dtypes it takes, which axes it has. The kernels themselves are in `tuner/kernels/`."""
+"""What a kernel family is to the arithmetic: how it loads, which dtypes it takes, which axes it has. The kernels themselves are in
+`tuner/kernels/`."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def load_gpu(text: str) -> Hardware:
     if part:
         card, sms = _load(resolve_alias(part["card"])), int(part["sms"])
         if card.sms is not None and sms > card.sms:
-            raise UserError(
-                f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on it shows"
-            )
+            raise UserError(f"{text} has {sms} SMs, more than the {card.sms} of {card.name}; give the name that a search on it shows")
         return _slice(card, sms=sms, memory_bytes=int(part["gib"]) * 2**30, origin=f"the name {text}")
     return _load(resolve_alias(text))
 

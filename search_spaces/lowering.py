@@ -1,7 +1,8 @@
 """What Triton makes of a schedule: MMA instruction, warp grid, operand buffers, shared memory and registers, before anything is compiled.
 
-The rules are those of `AccelerateMatmul.cpp`, `Utility.cpp` and the pipeliner of Triton 3.6 to 3.9, confirmed by compiling (tests/test_lowering.py keeps
-compiled numbers). In plain Triton the warp grid and the instruction follow from the CTA tile and `warps`; they are computed here and nowhere else.
+The rules are those of `AccelerateMatmul.cpp`, `Utility.cpp` and the pipeliner of Triton 3.6 to 3.9, confirmed by compiling
+(tests/test_lowering.py keeps compiled numbers). In plain Triton the warp grid and the instruction follow from the CTA tile and `warps`;
+they are computed here and nowhere else.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def loads_by_tma(table: ScheduleTable) -> Flags:
 
 
 def stores_by_tma(problem: Problem) -> bool:
-    """TMA writes whole 16-byte chunks, so rows of C must be whole chunks long and start at one; otherwise the family stores through pointers."""
+    """TMA writes whole 16-byte chunks, so rows of C must be whole chunks long and start at one; otherwise the family stores through
+    pointers."""
     return problem.row_alignment_bytes("c") == 16 and problem.n * problem.out_bytes % 16 == 0
 
 
@@ -151,7 +153,8 @@ def _mma_n(table: ScheduleTable, version: Column) -> Column:
 
 
 def _buffers(table: ScheduleTable, problem: Problem, hardware: Hardware, version: Column, tma: Flags) -> Column:
-    """Copies of each operand tile. wgmma and tcgen05 read shared memory while the next tile lands, which takes one buffer more than mma.sync."""
+    """Copies of each operand tile. wgmma and tcgen05 read shared memory while the next tile lands, which takes one buffer more than
+    mma.sync."""
     vector_bytes = min(load_vector_bytes(problem, "a"), load_vector_bytes(problem, "b"))
     asynchronous = tma | (hardware.has_cp_async and vector_bytes >= CP_ASYNC_LEAST_BYTES)
     ring = np.where((version == WGMMA) | (version == TCGEN05), table.stages, np.maximum(table.stages - 1, 1))
@@ -161,8 +164,8 @@ def _buffers(table: ScheduleTable, problem: Problem, hardware: Hardware, version
 def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: Column, operand_bytes: Column, warps_n: Column) -> Column:
     """Bytes of shared memory of a CTA, as Triton's allocator ends up with.
 
-    Operands and what the epilogue needs share memory where the operands are dead by then; in a fused loop over tiles they never are. Exact for every
-    aligned row of the compiled landscape of sm_90; elsewhere at most the bytes of one output tile too high.
+    Operands and what the epilogue needs share memory where the operands are dead by then; in a fused loop over tiles they never are.
+    Exact for every aligned row of the compiled landscape of sm_90; elsewhere at most the bytes of one output tile too high.
     """
     elements = table.cta_m * table.cta_n
     staged = tma & (table.split_k == 1) & stores_by_tma(problem)
@@ -190,7 +193,8 @@ def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: 
 
 
 def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Flags, accumulators: NDArray[np.int64]) -> Column:
-    """Registers a thread is expected to need: accumulator, fragments of A and B (mma.sync), 64-bit addresses (pointer loads), loop state."""
+    """Registers a thread is expected to need: accumulator, fragments of A and B (mma.sync), 64-bit addresses (pointer loads), loop
+    state."""
     threads = 32 * table.warps
     vectors = table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes // (16 * threads)
     address_registers = np.where(tma, 0, 2 * vectors)

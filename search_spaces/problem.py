@@ -19,8 +19,9 @@ POINTER_ALIGNMENT_BYTES = 16  # what torch's allocator gives at least, and the w
 class Problem:
     """One matrix product.
 
-    `layout` is torch's row-major sense: `nt` is `x @ w.T` with w stored [N, K]. Leading dimensions are in elements: the distance between two
-    rows of the matrix as stored (A is stored [M, K] for `n`, [K, M] for `t`). `alignment_bytes` is what the base pointers are a multiple of.
+    `layout` is torch's row-major sense: `nt` is `x @ w.T` with w stored [N, K]. Leading dimensions are in elements: the distance between
+    two rows of the matrix as stored (A is stored [M, K] for `n`, [K, M] for `t`). `alignment_bytes` is what the base pointers are a
+    multiple of.
     """
 
     m: int

@@ -1,4 +1,5 @@
-"""Finals decide by paired rounds: noise does not crown, drift does not matter, ties are ties, and the same finals crown the same schedule."""
+"""Finals decide by paired rounds: noise does not crown, drift does not matter, ties are ties, and the same finals crown the same
+schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def names(count: int) -> list[tuple[object, ...]]:
 
 
 def test_the_faster_by_two_percent_is_found_under_three_percent_noise() -> None:
-    """300 candidates alike but one; a first measurement picks ten, mostly by luck; where the one is among them, the paired rounds find it."""
+    """300 candidates alike but one; a first measurement picks ten, mostly by luck; where the one is among them, the paired rounds find
+    it."""
     found = tried = 0
     for seed in range(60):
         rng = np.random.default_rng(1000 + seed)
@@ -69,7 +71,9 @@ def test_equal_resources_fall_back_to_the_text() -> None:
 
 
 def test_ties_crown_the_same_schedule_again_and_again() -> None:
-    winners = {next(i for i, s in enumerate(compare(finals([100.0] * 5, noise=0.01, seed=seed), names(5))) if s.winner) for seed in range(20)}
+    winners = {
+        next(i for i, s in enumerate(compare(finals([100.0] * 5, noise=0.01, seed=seed), names(5))) if s.winner) for seed in range(20)
+    }
     assert winners == {0}
 
 

@@ -150,7 +150,7 @@ def test_a_space_with_nothing_left_says_why() -> None:
 
 
 def test_a_dtype_that_the_chip_lacks() -> None:
-    with pytest.raises(UserError, match=r"gpu t4 has no bf16; it has fp16"):
+    with pytest.raises(UserError, match=r"gpu t4 has no bf16; it has fp16, fp32"):
         check_problem(Problem(m=64, n=64, k=64), load_gpu("t4"), load_space("default"))
 
 

@@ -40,7 +40,9 @@ def test_ten_schedules_of_which_some_kill(process: MeasuringProcess) -> None:
     assert found[9].message == "the measuring process left with exit code 9"
 
 
-def test_one_that_crashes_after_others_is_tried_in_a_fresh_process_before_it_gets_the_blame(process: MeasuringProcess, tmp_path: Path) -> None:
+def test_one_that_crashes_after_others_is_tried_in_a_fresh_process_before_it_gets_the_blame(
+    process: MeasuringProcess, tmp_path: Path
+) -> None:
     assert process.measure(schedule(GOOD), None).status == "ok"
     assert process.measure(schedule(SEGFAULT), None).status == "crashed"
     assert len((tmp_path / "crashes").read_text()) == 2

@@ -26,13 +26,17 @@ from tuner.search import Progress, Request, SearchResult, search
 
 TESTS = Path(__file__).parent
 FAKE = (sys.executable, str(TESTS / "fake_measure_process.py"))
-HERE = Environment(gpu="h200-sxm-141gb", triton="3.9.0", python="3.11", code_version="0", device_name="NVIDIA H200", sms=132, device_memory_bytes=1)
+HERE = Environment(
+    gpu="h200-sxm-141gb", triton="3.9.0", python="3.11", code_version="0", device_name="NVIDIA H200", sms=132, device_memory_bytes=1
+)
 PROBLEM = Problem(m=1024, n=1024, k=512)
 # group_m chooses what the fake does: 2 kills it, 4 is a wrong answer
 SPACE = "pointer: {cta_m: [32, 64], cta_n: [32, 64], cta_k: 32, warps: 4, stages: 2, group_m: [1, 2, 4, 16]}"
 
 
-def run(database: Path, *, space: str = SPACE, report: Callable[[Progress], None] = lambda _: None, measured: bool = True, **request: object) -> SearchResult:
+def run(
+    database: Path, *, space: str = SPACE, report: Callable[[Progress], None] = lambda _: None, measured: bool = True, **request: object
+) -> SearchResult:
     hardware = load_gpu("h200")
     asked = Request(problem=PROBLEM, hardware=hardware, space=parse_space("small", space), **request)  # type: ignore[arg-type]
     ranking = rank(PROBLEM, hardware, asked.space)
@@ -60,7 +64,9 @@ def test_every_schedule_becomes_a_row(searched: tuple[SearchResult, Path]) -> No
     for row in rows:
         by_kind.setdefault(row.schedule.group_m, set()).add(row.measurement.status)
     assert by_kind == {1: {"ok"}, 2: {"crashed"}, 4: {"wrong_answer"}, 16: {"ok"}}
-    assert all(row.measurement.shared_memory_bytes == row.estimate.shared_memory_bytes for row in rows if row.measurement.shared_memory_bytes)
+    assert all(
+        row.measurement.shared_memory_bytes == row.estimate.shared_memory_bytes for row in rows if row.measurement.shared_memory_bytes
+    )
 
 
 def test_the_winner_is_the_fastest_that_was_right(searched: tuple[SearchResult, Path]) -> None:

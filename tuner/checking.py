@@ -17,7 +17,9 @@ GUARD_ELEMENTS = 2048  # before and after each matrix: a tile's row of the wides
 POISON = float("nan")
 PATTERN = -1234.0  # exact in fp16, bf16 and fp32; what no kernel would write into a guard zone by chance
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half a unit in the last place, of 1
-SAFETY = 16.0  # over the expected error of a random sum: tensor cores truncate where fp32 would round, and the worst of millions is looked at
+SAFETY = (
+    16.0  # over the expected error of a random sum: tensor cores truncate where fp32 would round, and the worst of millions is looked at
+)
 CHUNK_ELEMENTS = 2**27  # of fp32 that the reference makes at once
 KEEP_ELEMENTS = 2**28  # a reference up to this size is made once and kept
 

@@ -74,7 +74,9 @@ def problem_options(command: Command) -> Command:
 
     @_options(
         click.option("--shape", required=True, metavar="MxNxK", help="C[M,N] = A[M,K] @ B[K,N]."),
-        click.option("--dtype", default="bf16", show_default=True, help="Type of A and B: bf16 or fp16 (fp32 for a roofline); sums are fp32."),
+        click.option(
+            "--dtype", default="bf16", show_default=True, help="Type of A and B: bf16 or fp16 (fp32 for a roofline); sums are fp32."
+        ),
         click.option("--out-dtype", default="", help="Type of C; the same as --dtype unless given."),
         click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
         click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
@@ -139,7 +141,9 @@ def app() -> None:
 @gpu_option
 @space_options
 @click.option("--strategy", default="ranked", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
-@click.option("--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 64) or, without the GPU, to compile (0: 32).")
+@click.option(
+    "--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 64) or, without the GPU, to compile (0: 32)."
+)
 @click.option("--budget", default="", help="Wall-clock limit, such as 30s or 5m.")
 @click.option("--seed", default=0, help="Seed of the strategies that draw.")
 @top_k_option
@@ -179,12 +183,15 @@ def best(problem: Problem, gpu: str, db: str | None, as_json: bool) -> None:
 @gpu_option
 @space_options
 @click.option("--schedule", default="", help="One schedule's short text, such as 'tma 128x256x64 w8 s3 g8': every term of its estimate.")
-@click.option("--compile", "rejects", default=0, type=click.IntRange(min=0), help="Compile so many of the nearest rejects, to find false ones.")
+@click.option(
+    "--compile", "rejects", default=0, type=click.IntRange(min=0), help="Compile so many of the nearest rejects, to find false ones."
+)
 @top_k_option
 @db_option
 @json_option
 def explain(problem: Problem, gpu: str, space: str, families: str, model: str, schedule: str, **shown: Any) -> None:
-    """Why each schedule fell or ranked where it did: reasons with both numbers, the model's terms, predicted against compiled and measured."""
+    """Why each schedule fell or ranked where it did: reasons with both numbers, the model's terms, predicted against compiled and
+    measured."""
     from search_spaces.schedule import parse_schedule
     from search_spaces.space import load_space
     from tuner import explaining

@@ -25,7 +25,8 @@ class FinalsSamples:
 
 @dataclass(frozen=True)
 class Standing:
-    """One contestant's result; `rank` counts from 1 in the order of place. ratio: library time / its time, median over rounds, with an interval."""
+    """One contestant's result; `rank` counts from 1 in the order of place. ratio: library time / its time, median over rounds, with an
+    interval."""
 
     rank: int
     ratio: float
@@ -48,9 +49,9 @@ def median_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, 
 def compare(samples: FinalsSamples, resources: Sequence[tuple[object, ...]]) -> list[Standing]:
     """The standing of every contestant, in the order given.
 
-    The leader has the best median ratio. Tied with it is whoever's paired ratio to it has an interval that reaches 1, or a median within TIE_SHARE.
-    Of the tied, the one that needs the least wins: `resources` are compared as tuples, and last is the schedule's text, so that the same finals
-    always crown the same schedule.
+    The leader has the best median ratio. Tied with it is whoever's paired ratio to it has an interval that reaches 1, or a median within
+    TIE_SHARE. Of the tied, the one that needs the least wins: `resources` are compared as tuples, and last is the schedule's text, so
+    that the same finals always crown the same schedule.
     """
     times, library = samples.times_us, samples.library_us
     ratios = [median_interval(library / times[:, i]) for i in range(times.shape[1])]

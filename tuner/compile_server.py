@@ -1,7 +1,8 @@
-"""The process that compiles: it imports torch and Triton once and forks a child for each job, so that whatever a compiler does costs one candidate.
+"""The process that compiles: it imports torch and Triton once and forks a child for each job, so that whatever a compiler does costs one
+candidate.
 
-Jobs come as JSON lines on stdin, answers go as JSON lines to stdout, in the order in which they finish. A child has a session of its own, so that
-killing its group takes the assembler along. The server ends, with its children, when its stdin closes.
+Jobs come as JSON lines on stdin, answers go as JSON lines to stdout, in the order in which they finish. A child has a session of its
+own, so that killing its group takes the assembler along. The server ends, with its children, when its stdin closes.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _child(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[st
 
 
 class Server:
-    """Runs jobs, at most `workers` at once. One that outlived its limit or was killed from outside is tried once more, with nothing beside it."""
+    """Runs jobs, at most `workers` at once. One that outlived its limit or was killed from outside is tried once more, with nothing
+    beside it."""
 
     def __init__(self, compile_job: Callable[[dict[str, Any]], dict[str, Any]], workers: int, limit_seconds: float) -> None:
         self._compile_job = compile_job
@@ -195,7 +197,11 @@ class Server:
         try:
             answer: dict[str, Any] = json.loads(bytes(running.output))
         except ValueError:
-            return {"status": "crashed", "message": f"the compiler left with exit code {os.waitstatus_to_exitcode(status)} and no answer", "kernels": []}
+            return {
+                "status": "crashed",
+                "message": f"the compiler left with exit code {os.waitstatus_to_exitcode(status)} and no answer",
+                "kernels": [],
+            }
         return answer
 
     def _answer(self, running: _Running, answer: dict[str, Any]) -> None:
@@ -213,7 +219,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--limit-seconds", type=float, required=True)
-    parser.add_argument("--compile-function", default="tuner.compile_server:compile_schedule", help="module:function; tests put their own here")
+    parser.add_argument(
+        "--compile-function", default="tuner.compile_server:compile_schedule", help="module:function; tests put their own here"
+    )
     given = parser.parse_args()
     module, _, name = given.compile_function.partition(":")
     compile_job = getattr(importlib.import_module(module), name)

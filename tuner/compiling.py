@@ -1,4 +1,5 @@
-"""Compiling schedules for a named chip, which need not be present: a pool in front of the compile server. Needs neither torch nor Triton itself."""
+"""Compiling schedules for a named chip, which need not be present: a pool in front of the compile server. Needs neither torch nor Triton
+itself."""
 
 from __future__ import annotations
 

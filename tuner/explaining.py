@@ -1,4 +1,5 @@
-"""Why each schedule fell or ranked where it did: reasons, the model's terms, and predicted against compiled and measured. As text and as plain data."""
+"""Why each schedule fell or ranked where it did: reasons, the model's terms, and predicted against compiled and measured. As text and as
+plain data."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     lines = [
         f"'{schedule}' ranks {row + 1} of {len(ranking.table)}",
         f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
-        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory, {int(ranking.lowering.k_steps[row])} K steps",
+        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory,"
+        f" {int(ranking.lowering.k_steps[row])} K steps",
         f"{microseconds(estimate.seconds)} us, limited by {estimate.limiter}",
     ]
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
@@ -123,7 +125,8 @@ def agreement_text(found: Agreement) -> str:
     if not found.compiled and not found.false_rejects:
         return "nothing compiled for this problem is in the database yet: tuner search compiles"
     lines = [
-        f"{found.compiled} compiled: shared memory predicted exactly for {found.exact_shared_memory}, registers within {found.register_error:.0f} (median)",
+        f"{found.compiled} compiled: shared memory predicted exactly for {found.exact_shared_memory},"
+        f" registers within {found.register_error:.0f} (median)",
         f"false accepts: {len(found.false_accepts)}" + "".join(f"\n  '{text}'" for text in found.false_accepts[:3]),
         f"false rejects: {len(found.false_rejects)}" + "".join(f"\n  '{text}'" for text in found.false_rejects[:3]),
     ]

@@ -1,6 +1,7 @@
 """The process that measures: it holds the operands of one problem and answers requests, one JSON line each, until its stdin closes.
 
-It may die of what it runs: the parent takes that as an answer. After a CUDA error that sticks to the context it says so and leaves by itself.
+It may die of what it runs: the parent takes that as an answer. After a CUDA error that sticks to the context it says so and leaves by
+itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -234,8 +234,6 @@ def main() -> None:
     bench = Bench(Problem(**json.loads(given.problem)), given.sms, stub)
     bench.warm_up()
     serve(bench, sys.stdin, answers)
-
-
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Measuring on the GPU that is present: a handle to the process that does it, and what is made of its death. Needs neither torch nor CUDA itself."""
+"""Measuring on the GPU that is present: a handle to the process that does it, and what is made of its death. Needs neither torch nor
+CUDA itself."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class _Child:
 
 
 class MeasuringProcess:
-    """Measures schedules of one problem. The process starts at once and gets ready while others compile; it is started anew after each death."""
+    """Measures schedules of one problem. The process starts at once and gets ready while others compile; it is started anew after each
+    death."""
 
     def __init__(
         self, problem: Problem, hardware: Hardware, settings: MeasureSettings, *, cache_dir: Path, wait: Callable[[str], None] | None = None
@@ -99,7 +101,7 @@ class MeasuringProcess:
 
     def _start(self) -> _Child:
         arguments = ["--problem", json.dumps(asdict(self._problem)), "--sms", str(int(self._hardware.need("sms")))]
-        errors = tempfile.TemporaryFile()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when this life of the process ends
         process = subprocess.Popen(
             [*self._settings.command, *arguments],
             stdin=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""What a person reads: search results, answers and hand calculations as text. It decides on words and columns, and prints nothing itself."""
+"""What a person reads: search results, answers and hand calculations as text. It decides on words and columns, and prints nothing
+itself."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def _ranked_text(result: SearchResult, top_k: int) -> str:
     body = table(columns, rows)
     good = sum(o.measurement.status == "compiled" for o in result.outcomes)
     return (
-        f"{body}\n\nnot measured: {good} of {len(result.outcomes)} candidates compiled for {ranking.hardware.name} in {result.seconds:.1f} s;"
+        f"{body}\n\nnot measured: {good} of {len(result.outcomes)} candidates compiled for {ranking.hardware.name}"
+        f" in {result.seconds:.1f} s;"
         f" times are the {ranking.model} model's ({ranking.calibration.name})"
     )
 

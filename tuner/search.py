@@ -1,7 +1,7 @@
 """The search itself: rank, compile, measure, record, and prove the winner against the library. The strategy proposes; this owns the budget.
 
-Compiling and measuring overlap: workers compile the next schedules while the measuring process times the last one. Each result is stored before the
-next one is asked for, so that whatever kills the search costs at most the measurement in flight.
+Compiling and measuring overlap: workers compile the next schedules while the measuring process times the last one. Each result is stored
+before the next one is asked for, so that whatever kills the search costs at most the measurement in flight.
 """
 
 from __future__ import annotations

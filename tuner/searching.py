@@ -1,4 +1,5 @@
-"""From what a person wished for to a search: which GPU is there, what can be measured on it, which database, and what is to be said about it."""
+"""From what a person wished for to a search: which GPU is there, what can be measured on it, which database, and what is to be said
+about it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tuner.environment import DeviceInfo, device_present, environment, load_warn
 from tuner.measuring import MeasureSettings, MeasuringProcess
 from tuner.ranking import rank
 from tuner.search import Progress, Request, SearchResult, search
-from tuner.strategies import load_strategy
+from tuner.strategies import wants_all
 
 COMPILE_TRIALS, MEASURE_TRIALS = 32, 64  # what --trials stands for when it is not given
 
@@ -60,9 +61,7 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
     present = on_device(wish.hardware, device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
     if present is not None and present.name == wish.hardware.name:
         return present, device, f"measuring on {device.name} ({device.sms} SMs, driver {device.driver})"
-    present = present or match_device(
-        device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability
-    )
+    present = present or match_device(device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
     what = f"{device.name} ({present.name})" if present else f"{device.name}, which has no file here"
     if capability != wish.hardware.compute_capability or not wish.measure_anyway:
         return wish.hardware, None, f"the GPU present is {what}, not {wish.hardware.name}: nothing is measured"
@@ -81,20 +80,20 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         space=space,
         model=wish.model,
         strategy=wish.strategy,
-        trials=wish.trials or (MEASURE_TRIALS if device else COMPILE_TRIALS),
+        trials=wish.trials or (space.size if wants_all(wish.strategy) else MEASURE_TRIALS if device else COMPILE_TRIALS),
         budget_seconds=parse_budget(wish.budget),
         seed=wish.seed,
     )
-    load_strategy(request.strategy)
     ranking = rank(request.problem, request.hardware, request.space, request.model)
-    say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {space.size} schedules of space {space.name}")
-    say(sentence)
     settings = MeasureSettings()
 
     def measuring(cache: Path) -> MeasuringProcess:
         return MeasuringProcess(wish.problem, hardware, settings, cache_dir=cache, wait=say)
 
     with open_store(wish.location) as store:
+        p = wish.problem
+        say(f"{p.shape} {p.dtype} {p.layout} on {hardware.name}: {space.size} schedules of space {space.name}")
+        say(sentence)
         for warning in (*store.warnings, *(load_warnings(device) if device else ())):
             say(warning)
         say(f"database: {store.location}")

@@ -1,4 +1,5 @@
-"""How long does it take, on a CUDA device: graphs of calls over rotating operand sets, timed by events; and what the clock did meanwhile."""
+"""How long does it take, on a CUDA device: graphs of calls over rotating operand sets, timed by events; and what the clock did
+meanwhile."""
 
 from __future__ import annotations
 
@@ -90,8 +91,6 @@ def in_turn(graphs: Sequence[Graph], seconds: float, least_rounds: int) -> list[
             times[i] = graphs[i].replay_us()
         rounds.append(times)
     return rounds
-
-
 
 
 class Clock:

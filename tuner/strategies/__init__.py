@@ -83,6 +83,11 @@ def load_strategy(name: str) -> Propose:
     return propose
 
 
+def wants_all(name: str) -> bool:
+    """Whether the strategy is meant to try every schedule, where no limit is named."""
+    return bool(getattr(_module(name), "WANTS_ALL", False))
+
+
 def strategy_summary(name: str) -> str:
     """The first line of the strategy's own description."""
     return (_module(name).__doc__ or "").partition("\n")[0]

@@ -1,0 +1,214 @@
+"""The command line as a person uses it: what it prints, where, and with which exit code; and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from db.faults import VERSION_TABLE
+from tuner.cli import app
+
+ROOT = Path(__file__).parent.parent
+OLD_DATABASE = ROOT / "tests/data/schema_0001.db"
+
+
+def tuner(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tuner.cli", *arguments]
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # the same with and without a GPU
+    return subprocess.run(command, cwd=ROOT, env=os.environ | hidden | environment, capture_output=True, text=True, check=False)
+
+
+def refused(*arguments: str, **environment: str) -> str:
+    """The one sentence that a mistake gets, with exit code 2 and nothing on stdout."""
+    ran = tuner(*arguments, **environment)
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stdout == ""
+    assert "Traceback" not in ran.stderr
+    lines = [line for line in ran.stderr.splitlines() if line and not re.match(r"\S+ stands for", line)]
+    assert len(lines) == 1, ran.stderr
+    return lines[0]
+
+
+SEARCH = ("search", "--gpu", "h100", "--shape")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((*SEARCH, "4096"), "tuner: shape '4096' is not MxNxK; for example 4096x4096x4096"),
+        ((*SEARCH, "-1x64x64"), "tuner: M = -1 is outside 0..2147483647; give a shape as MxNxK"),
+        ((*SEARCH, "64x64x64", "--dtype", "int8"), "tuner: unknown dtype 'int8'; known: fp16, bf16, fp32"),
+        ((*SEARCH, "64x64x64", "--dtype", "fp32"), "tuner: no kernel family multiplies fp32; they take bf16, fp16"),
+        ((*SEARCH, "64x64x64", "--layout", "xx"), "tuner: unknown layout 'xx'; known: nn, nt, tn, tt (nt is x @ w.T with w stored [N, K])"),
+        ((*SEARCH, "64x64x64", "--ld", "1,2"), "tuner: --ld '1,2' is not three numbers; give lda,ldb,ldc, with 0 for the densest"),
+        (
+            (*SEARCH, "64x64x64", "--budget", "soon"),
+            "tuner: budget 'soon' is no time above 0; give seconds or a number with s, m or h, such as 30s",
+        ),
+        ((*SEARCH, "64x64x64", "--strategy", "luck"), "tuner: no strategy named 'luck'; known: exhaustive, random, ranked, tpe"),
+        ((*SEARCH, "64x64x64", "--model", "luck"), "tuner: no cost model named 'luck'; known: hierarchy, roofline"),
+        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has pointer, tma"),
+        ((*SEARCH, "64x64x64", "--space", "none"), "tuner: no space named 'none'; known: default, or a YAML file"),
+    ],
+)
+def test_mistakes_get_one_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    database = tmp_path / "t.db"
+    assert refused(*arguments, "--db", str(database)) == sentence
+    assert not database.exists()
+
+
+def test_an_unknown_gpu_is_told_the_nearest_names() -> None:
+    assert "h100" in refused("search", "--shape", "64x64x64", "--gpu", "h1000")
+
+
+def test_a_dtype_the_chip_lacks() -> None:
+    assert refused("search", "--shape", "64x64x64", "--gpu", "t4") == "tuner: gpu t4 has no bf16; it has fp16, fp32"
+
+
+def test_matrices_over_the_memory(tmp_path: Path) -> None:
+    sentence = refused(*SEARCH, "1000000x1000000x64", "--db", str(tmp_path / "t.db"))
+    assert re.search(r"take 2000256000000 B, h100-sxm-80gb has \d+ B", sentence)
+
+
+def test_a_space_with_nothing_left(tmp_path: Path) -> None:
+    space = tmp_path / "big.yaml"
+    space.write_text("tma: {cta_m: 256, cta_n: 256, cta_k: 128, warps: 8, stages: 4}")
+    sentence = refused(*SEARCH, "4096x4096x4096", "--space", str(space), "--db", str(tmp_path / "t.db"))
+    assert "no schedule of 1 can run" in sentence
+    assert "the nearest miss is 'tma 256x256x128 w8 s4'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("shape", "what"), [("0x64x64", "the output is empty"), ("64x0x64", "the output is empty"), ("64x64x0", "the output is all zeros")]
+)
+@pytest.mark.parametrize("command", ["search", "best", "explain"])
+def test_nothing_to_tune(shape: str, what: str, command: str) -> None:
+    ran = tuner(command, "--shape", shape, "--gpu", "h100")
+    assert (ran.returncode, ran.stdout) == (0, f"{shape}: {what}; there is nothing to tune\n")
+
+
+@pytest.mark.parametrize("command", [("best",), ("search", "--trials", "1")])
+def test_a_database_that_is_none(tmp_path: Path, command: tuple[str, ...]) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("these are notes, not a database")
+    assert "is not a database" in refused(*command, "--shape", "64x64x64", "--gpu", "h100", "--db", str(file)).replace("\n", "")
+    assert file.read_text() == "these are notes, not a database"
+
+
+def test_a_newer_database(tmp_path: Path) -> None:
+    file = tmp_path / "new.db"
+    file.write_bytes(OLD_DATABASE.read_bytes())
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0999'")
+    connection.close()
+    assert "written by a newer tuner" in refused("best", "--shape", "64x64x64", "--gpu", "h100", "--db", str(file))
+
+
+def test_no_database_yet(tmp_path: Path) -> None:
+    assert "there is no database at" in refused("best", "--shape", "64x64x64", "--gpu", "h100", TUNER_DB=str(tmp_path / "none.db"))
+
+
+def test_a_search_without_a_gpu(tmp_path: Path) -> None:
+    database = tmp_path / "t.db"
+    ran = tuner(*SEARCH, "512x512x512", "--trials", "3", "--db", str(database))
+    assert ran.returncode == 0, ran.stderr
+    assert "not measured: 3 of 3 candidates compiled for h100-sxm-80gb" in ran.stdout
+    assert "no GPU is present" in ran.stderr
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute("SELECT status, registers > 0, median_us FROM trial").fetchall()
+    connection.close()
+    assert rows == [("compiled", 1, None)] * 3
+    best = tuner("best", "--shape", "512x512x512", "--gpu", "h100", "--db", str(database))
+    assert best.returncode == 1
+    assert "not measured; the model's first choice that compiles is" in best.stdout
+    again = tuner(*SEARCH, "512x512x512", "--trials", "3", "--db", str(database), "--json")
+    assert json.loads(again.stdout)["measured"] is False
+    explained = tuner("explain", "--shape", "512x512x512", "--gpu", "h100", "--db", str(database))
+    assert "3 compiled: shared memory predicted exactly for 3" in explained.stdout
+    assert "false accepts: 0" in explained.stdout
+
+
+def test_best_from_an_old_file() -> None:
+    ran = tuner("best", "--shape", "4096x4096x4096", "--gpu", "h200", "--db", str(OLD_DATABASE), "--json")
+    found = json.loads(ran.stdout)
+    assert found["found"]
+    assert found["measured"] is True
+    assert found["stale"] is True  # its kernels are not today's
+    assert found["finalist"]["winner"] is True
+
+
+def test_explain_gives_reasons_with_both_numbers() -> None:
+    text = tuner("explain", "--shape", "4096x4096x4096", "--gpu", "h100").stdout
+    assert re.search(r"shared_memory +\d+ +'.*': needs \d+ B of shared memory,", text.replace("\n", " "))
+    one = tuner("explain", "--shape", "4096x4096x4096", "--gpu", "h100", "--schedule", "tma 128x256x64 w8 s3 g8 p1 f1").stdout
+    assert "CTA tile 128x256x64, warp tile 16x256x64, MMA tile 64x256x16 (wgmma 64x256x16)" in one
+    fallen = tuner("explain", "--shape", "4096x4096x4096", "--gpu", "h100", "--schedule", "tma 128x256x64 w8 s5").stdout
+    assert fallen == "'tma 128x256x64 w8 s5' falls: needs 245800 B of shared memory, h100-sxm-80gb gives a CTA 232448 B\n"
+
+
+def test_false_rejects_are_looked_for(tmp_path: Path) -> None:
+    ran = tuner("explain", "--shape", "4096x4096x4096", "--gpu", "h100", "--compile", "2", "--db", str(tmp_path / "none.db"), "--json")
+    found = json.loads(ran.stdout)["agreement"]
+    assert found["false_rejects"] == []
+    assert found["false_accepts"] == []
+
+
+def test_hand_calculations() -> None:
+    roof = json.loads(tuner("roofline", "--shape", "4096x4096x4096", "--gpu", "h100", "--tile", "128x128x32", "--json").stdout)
+    assert roof["flops"] == 2 * 4096**3
+    assert roof["intensity"] == pytest.approx(63.0, abs=0.1)  # twice fp32's: half the bytes
+    assert roof["upper_bound_seconds"] == pytest.approx(roof["compute_seconds"] + roof["memory_seconds"])
+    full = json.loads(
+        tuner("occupancy", "--gpu", "rtx5090", "--warps", "4", "--registers", "255", "--shared-memory", "50000", "--json").stdout
+    )
+    assert full["Theoretical Occupancy"] == 16.67
+    assert full["Theoretical Active Warps per SM"] == 8
+
+
+def test_json_is_all_that_stdout_gets() -> None:
+    ran = tuner("explain", "--shape", "512x512x512", "--gpu", "h100", "--json")
+    assert set(json.loads(ran.stdout)) == {"enumerated", "survivors", "fallen", "calibration", "leaders", "agreement"}
+    assert "h100 stands for h100-sxm-80gb" in ran.stderr
+
+
+def test_an_export_from_the_store(tmp_path: Path) -> None:
+    module = tmp_path / "winners.py"
+    ran = tuner("export", "--to", "python", "--gpu", "h200", "--db", str(OLD_DATABASE), "-o", str(module))
+    assert ran.returncode == 0, ran.stderr
+    compile(module.read_text(), "winners.py", "exec")
+    configs = tuner("export", "--to", "triton", "--gpu", "h200", "--db", str(OLD_DATABASE), "--rename", "CTA_M=BLOCK_SIZE_M")
+    assert '"BLOCK_SIZE_M":' in configs.stdout
+    assert "no exporter named 'vllm'" in refused("export", "--to", "vllm", "--gpu", "h200", "--db", str(OLD_DATABASE))
+
+
+def test_lists_and_care() -> None:
+    assert "h100-sxm-80gb" in tuner("gpus").stdout
+    assert "tma:" in tuner("families").stdout
+    assert "ranked:" in tuner("strategies").stdout
+    assert "default: " in tuner("spaces").stdout
+    assert "compile workers:" in tuner("doctor").stdout
+    assert "1 compiled" in tuner("db", "stats", "--db", str(OLD_DATABASE)).stdout
+    assert tuner("db", "check", "--db", str(OLD_DATABASE)).stdout.endswith(": sound\n")
+
+
+def commands() -> list[str]:
+    names = []
+    for name, command in app.commands.items():
+        names += [f"{name} {sub}" for sub in command.commands] if hasattr(command, "commands") else [name]
+    return names
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
+    ran = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert ran.exit_code == 0
+    assert len(ran.output.splitlines()[2].strip()) >= 20
+    assert f"tuner {command}" in (ROOT / "README.md").read_text(encoding="utf-8")
