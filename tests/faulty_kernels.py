@@ -1,0 +1,54 @@
+"""Kernels that go wrong on a GPU; the measuring process runs them in place of a family's, chosen by the schedule's group_m."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from tuner.kernels.launch import Call
+from tuner.kernels.pointer import pointer_calls
+
+GOOD, ILLEGAL, TRAP, HANG, NOTHING, HALF, GUARD = 1, 2, 4, 8, 16, 32, 64
+
+
+@triton.jit
+def far_away(c, DISTANCE: tl.constexpr):
+    tl.store(c + tl.cast(DISTANCE, tl.int64), 1.0)
+
+
+@triton.jit
+def trap(c):
+    tl.inline_asm_elementwise("trap; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(c, 1.0)
+
+
+@triton.jit
+def wait_for_ever(c):
+    while tl.load(c, volatile=True).to(tl.float32) != 12345.0:
+        pass
+
+
+@triton.jit
+def nothing(c):
+    pass
+
+
+def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None) -> list[Call]:
+    one = (1, 1, 1)
+    match schedule.group_m:
+        case 2:
+            return [Call(far_away, one, {"c": c}, {"DISTANCE": 1 << 44}, 1, 1)]
+        case 4:
+            return [Call(trap, one, {"c": c}, {}, 1, 1)]
+        case 8:
+            return [Call(wait_for_ever, one, {"c": c}, {}, 1, 1)]
+        case 16:
+            return [Call(nothing, one, {"c": c}, {}, 1, 1)]
+        case 32:
+            return pointer_calls(a[: a.shape[0] // 2], b, c[: c.shape[0] // 2], schedule, sms)
+        case 64:
+            return [*pointer_calls(a, b, c, schedule, sms), Call(far_away, one, {"c": c}, {"DISTANCE": -8}, 1, 1)]
+    return pointer_calls(a, b, c, schedule, sms)

@@ -1,0 +1,101 @@
+"""The measuring process on a real GPU: right kernels are timed, and each kind of wrong one costs itself alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty_kernels import GOOD, GUARD, HALF, HANG, ILLEGAL, NOTHING, TRAP
+
+from search_spaces.gpu_files import match_device
+from search_spaces.hardware import Hardware
+from search_spaces.problem import Problem
+from search_spaces.schedule import Schedule, parse_schedule
+from search_spaces.space import load_space
+from tuner.environment import device_present
+from tuner.measuring import MeasureSettings, MeasuringProcess
+from tuner.ranking import rank
+
+pytestmark = pytest.mark.gpu
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def hardware() -> Hardware:
+    device = device_present()
+    assert device is not None
+    found = match_device(device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=device.compute_capability)
+    assert found is not None
+    return found
+
+
+def stubbed(kind: int) -> Schedule:
+    return Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=2, group_m=kind)
+
+
+@pytest.fixture
+def faulty(hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MeasuringProcess]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    command = (sys.executable, "-m", "tuner.measure_process", "--calls", "faulty_kernels:calls")
+    settings = MeasureSettings(command=command, candidate_seconds=15.0)
+    with MeasuringProcess(Problem(m=512, n=512, k=512), hardware, settings, cache_dir=tmp_path) as process:
+        yield process
+
+
+def test_faulty_kernels_cost_themselves(faulty: MeasuringProcess) -> None:
+    kinds = [GOOD, GOOD, ILLEGAL, GOOD, TRAP, GOOD, NOTHING, HALF, GUARD, HANG, GOOD]
+    found = [faulty.measure(stubbed(kind), None) for kind in kinds]
+    wanted = ["ok", "ok", "crashed", "ok", "crashed", "ok", "wrong_answer", "wrong_answer", "wrong_answer", "timeout", "ok"]
+    assert [m.status for m in found] == wanted, [m.message for m in found]
+    assert "C holds NaN" in found[6].message
+    assert "C holds NaN" in found[7].message
+    assert found[8].message == "1 elements outside C were overwritten"
+    good = [m.median_us for m in found if m.median_us is not None]
+    assert max(good) < 2 * min(good)  # no crash leaves its mark on the others' times
+
+
+def test_killed_in_the_middle(faulty: MeasuringProcess) -> None:
+    assert faulty.measure(stubbed(GOOD), None).status == "ok"
+    assert faulty.pid is not None
+    os.kill(faulty.pid, signal.SIGKILL)
+    assert faulty.measure(stubbed(GOOD), None).status == "ok"
+
+
+PROBLEMS = [
+    Problem(m=512, n=512, k=512),
+    Problem(m=100, n=300, k=1000, layout="nn", dtype="fp16"),
+    Problem(m=256, n=256, k=256, layout="tn"),
+    Problem(m=128, n=264, k=512, layout="tt", out_dtype="fp32"),
+    Problem(m=17, n=999, k=1001),
+    Problem(m=64, n=470, k=512, ldc=512),
+    Problem(m=64, n=64, k=64, lda=65, layout="nn"),
+    Problem(m=256, n=256, k=256, alignment_bytes=2),
+    Problem(m=1, n=4096, k=4096),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.shape}-{p.dtype}-{p.layout}-{p.lda}-{p.ldc}-{p.alignment_bytes}")
+def test_what_the_model_ranks_is_right_and_timed(problem: Problem, hardware: Hardware, tmp_path: Path) -> None:
+    ranking = rank(problem, hardware, load_space("default"))
+    step = max(len(ranking.table) // 12, 1)
+    with MeasuringProcess(problem, hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        for row in range(0, len(ranking.table), step):
+            schedule = ranking.table.schedule(row)
+            found = process.measure(schedule, None)
+            assert found.status == "ok", f"{schedule}: {found.message}"
+            assert found.median_us is not None
+            assert found.median_us > 0.5
+
+
+def test_finals_agree_with_themselves(hardware: Hardware, tmp_path: Path) -> None:
+    """The same schedule twice: a ratio of one, within a percent."""
+    schedule = parse_schedule("tma 128x128x64 w4 s4 g8")
+    with MeasuringProcess(Problem(m=2048, n=2048, k=2048), hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        samples = process.finals([schedule, schedule], 1.0)
+    ratio = samples.times_us[:, 0] / samples.times_us[:, 1]
+    assert 0.99 < sorted(ratio)[len(ratio) // 2] < 1.01
+    assert len(samples.library_us) >= 20
