@@ -98,7 +98,10 @@ class Bench:
 
     def library(self, index: int) -> None:
         a, b, c = (operand.matrix for operand in self.sets[index])
-        torch.matmul(a, b, out=c)
+        if c.dtype == a.dtype:
+            torch.matmul(a, b, out=c)
+        else:
+            torch.ops.aten.mm.dtype_out(a, b, c.dtype, out=c)  # 16-bit operands, fp32 out
 
     def library_graph(self) -> Graph:
         self.library(0)
