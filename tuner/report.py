@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from search_spaces.space import Pruning
     from tuner.search import Outcome, SearchResult
 
-WIDTH = 132
+WIDTH = 144
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
@@ -20,14 +20,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(*(), title=title or None, box=SIMPLE, title_justify="left", pad_edge=False)
+    grid = Table(box=SIMPLE, pad_edge=False)
     for name in columns:
         grid.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(cell if isinstance(cell, str) else str(cell) for cell in row))
     text = io.StringIO()
     Console(file=text, width=WIDTH, highlight=False, markup=False, color_system=None).print(grid)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    body = "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    return f"{title}\n{body}" if title else body
 
 
 def microseconds(seconds: float) -> str:
@@ -86,8 +87,9 @@ def _measured_text(result: SearchResult, top_k: int) -> str:
         mark = "winner" if finalist.winner else "tied" if finalist.tied else ""
         speed = f"{tflops(problem.flops, finalist.median_us):.0f}"
         ratio = f"{finalist.ratio:.3f} [{finalist.ratio_low:.3f}, {finalist.ratio_high:.3f}]"
-        rows.append((finalist.rank, str(outcome.schedule), f"{finalist.median_us:.2f}", speed, ratio, outcome.rank + 1, mark))
-    columns = (">place", "schedule", ">us", ">TFLOP/s", "x cuBLAS [95 %]", ">model's rank", "")
+        figures = (f"{finalist.median_us:.2f}", speed, ratio, outcome.rank + 1, outcome.measurement.mma_instruction)
+        rows.append((finalist.rank, str(outcome.schedule), *figures, mark))
+    columns = (">place", "schedule", ">us", ">TFLOP/s", "x cuBLAS [95 %]", ">model's rank", "instruction", "")
     failed = _failures(result.outcomes)
     timed = sum(o.measurement.median_us is not None for o in result.outcomes)
     again = sum(o.from_store for o in result.outcomes)
@@ -97,6 +99,9 @@ def _measured_text(result: SearchResult, top_k: int) -> str:
     lines.append(
         f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s" + (f"; {failed}" if failed else "")
     )
+    spills = result.winner.measurement.spill_slots if result.winner else None
+    if spills:
+        lines.append(f"the winner keeps {spills} words a thread in local memory")
     return "\n".join([*lines, *result.notes])
 
 
