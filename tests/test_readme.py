@@ -31,7 +31,8 @@ def test_there_are_examples() -> None:
 def test_examples_print_what_the_readme_shows(tmp_path: Path, command: str, output: str) -> None:
     arguments = [str(tmp_path / "t.db") if word == "/tmp/readme.db" else word for word in shlex.split(command)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    ran = subprocess.run([sys.executable, "-m", "tuner.cli", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command_line = [sys.executable, "-m", "tuner.cli", *arguments]
+    ran = subprocess.run(command_line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert normal(ran.stdout) == normal(output)
 
