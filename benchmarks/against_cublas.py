@@ -76,7 +76,7 @@ def environment(given: argparse.Namespace) -> str:
 def markdown(rows: list[dict[str, Any]], given: argparse.Namespace, mean: float, where: str) -> str:
     lines = [
         f"{given.dtype}, layout {given.layout}, at most {given.trials} candidates and {given.budget} a shape. Ratio: cuBLAS's time over",
-        "the winner's, median of paired rounds, with its 95 % interval. Seconds: wall clock of the whole command, from a cold compile cache.",
+        "the winner's, median of paired rounds, with its 95 % interval. Seconds: wall clock of the whole command, nothing compiled before.",
         "",
         "| shape | schedule | us | cuBLAS us | ratio | measured | seconds |",
         "|---|---|---:|---:|---:|---:|---:|",
