@@ -142,11 +142,13 @@ def test_progress_counts_up(tmp_path: Path) -> None:
     assert seen[-1].seconds_left is not None
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_search_keeps_what_it_measured_and_goes_on(tmp_path: Path, how: signal.Signals) -> None:
     database = tmp_path / "t.db"
     code = f"""
 import sys; sys.path[:0] = [{str(TESTS.parent)!r}, {str(TESTS)!r}]
+import signal
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as the command line does
 from pathlib import Path
 from test_search import run
 run(Path({str(database)!r}), report=lambda p: print(p.measured + p.failed, flush=True))

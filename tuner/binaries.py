@@ -6,27 +6,16 @@ import hashlib
 import re
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import triton
 
+from tuner.compiling import KernelBinary
+
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 _MMA = re.compile(r"(wgmma)\.mma_async\S*?\.(m\d+n\d+k\d+)|(mma)\.sync\S*?\.(m\d+n\d+k\d+)|(tcgen05\.mma)\b")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelBinary:
-    """spill_slots: 32-bit words of local memory a thread has, as Triton counts them; a local array counts as well as a spilled register."""
-
-    name: str
-    registers: int
-    spill_slots: int
-    shared_memory_bytes: int
-    mma_instruction: str
-    binary_hash: str
 
 
 def read_binary(compiled: Any) -> KernelBinary:

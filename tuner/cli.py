@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -156,6 +157,7 @@ def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bo
     from tuner.report import search_json, search_text
     from tuner.searching import SearchWish, run_search
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
     asked = SearchWish(problem=problem, hardware=_hardware(gpu), families=_names(families), measure=not no_measure, location=db, **wish)
     with ProgressLine() as line:
         result = run_search(asked, _say, line.show)

@@ -19,8 +19,8 @@ class FinalsSamples:
 
     times_us: NDArray[np.float64]
     library_us: NDArray[np.float64]
-    hot_l2_us: tuple[float | None, ...] = ()
-    eager_us: tuple[float | None, ...] = ()
+    hot_l2_us: tuple[float, ...] = ()
+    eager_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

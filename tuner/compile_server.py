@@ -1,21 +1,24 @@
 """The process that compiles: it imports torch and Triton once and forks a child for each job, so that whatever a compiler does costs one
 candidate.
 
-Jobs come as JSON lines on stdin, answers go as JSON lines to stdout, in the order in which they finish. A child has a session of its
-own, so that killing its group takes the assembler along. The server ends, with its children, when its stdin closes.
+Jobs come as JSON lines on stdin, answers go as JSON lines to stdout, in the order in which they finish. A child has a process group of
+its own, so that killing it takes the assembler along, within the session of the server, where the parent finds what a dead server left.
+The server ends, with its children, when its stdin closes. It has one thread and never waits for anything but for all of them at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import json
 import os
+import re
 import selectors
 import signal
-import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,20 +28,34 @@ from tuner.kernels import family_names
 
 READ_BYTES = 1 << 16
 POLL_SECONDS = 0.05
-LOG_CHARACTERS = 20_000
+LOG_BYTES = 20_000
+MESSAGE_CHARACTERS = 300
+BUSY = (errno.ENOENT, errno.EBUSY, errno.ESTALE, errno.ETXTBSY)  # what another compiler's work in the same cache can look like
+REGISTERS = re.compile(r"\(C760\d\)|too many registers", re.IGNORECASE)  # C7600, C7602: ptxas cannot fit the code into the registers
+ASSEMBLER_SIGNAL = re.compile(r"`ptxas` failed with error code -(\d+)")
+TELLING = re.compile(r"\bfatal\b|\berror:|\bAssertion\b|LLVM ERROR")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Running:
-    """A child at work."""
+    """A child at work, with the server's ends of the pipes for its answer and for what it writes to stderr."""
 
     job: dict[str, Any]
     pid: int
     pipe: int
+    log_pipe: int
     started: float
     alone: bool
     output: bytearray = field(default_factory=bytearray)
+    log: bytearray = field(default_factory=bytearray)
     timed_out: bool = False
+    cancelled: bool = False
+
+    def keep_log(self, data: bytes) -> None:
+        """The beginning and the end; the middle of a long one, such as a dump of a module, is dropped."""
+        self.log += data
+        if len(self.log) > 2 * LOG_BYTES:
+            self.log[LOG_BYTES // 2 : -LOG_BYTES // 2] = b"\n[...]\n"
 
 
 def compile_schedule(job: dict[str, Any]) -> dict[str, Any]:
@@ -72,24 +89,52 @@ def prepare() -> None:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """The status of an exception that a compiler raised; its whole text is kept."""
-    text = f"{type(error).__name__}: {error}"
-    status = "out_of_resources" if type(error).__name__ == "OutOfResources" else "compile_failed"
-    if "C7600" in text or "too many registers" in text.lower():
-        text = f"ptxas-registers: {text}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return {"status": status, "message": lines[0][:300] if lines else type(error).__name__, "log": text[:LOG_CHARACTERS], "kernels": []}
+    """The status of an exception that a compiler raised, the line of it that says why, and its whole text."""
+    log = "".join(traceback.format_exception(error))[-LOG_BYTES:].strip()
+    cause = error
+    while cause.__cause__ is not None:  # Triton wraps an error of the language once for each inlined function
+        cause = cause.__cause__
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
+    reason = lines[-1] if type(cause).__name__ == "CompilationError" else next(filter(TELLING.search, lines), lines[0])
+    message, status = f"{type(cause).__name__}: {reason}", "compile_failed"
+    killed = ASSEMBLER_SIGNAL.search(str(cause))
+    if killed:
+        status, message = death(int(killed[1]), "the assembler")
+    elif type(error).__name__ == "OutOfResources":
+        status = "out_of_resources"
+    elif REGISTERS.search(str(cause)):
+        message = f"ptxas-registers: {reason}"
+    return {"status": status, "message": message, "log": log, "kernels": []}
 
 
-def _child(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[str, Any], pipe: int) -> None:
-    """Never returns. What the compiler prints goes nowhere: the answer is its own pipe."""
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
+def death(number: int, who: str) -> tuple[str, str]:
+    """(status, message) of a process that a signal ended."""
+    if number == signal.SIGKILL:
+        return "killed", f"{who} was killed (out of memory?)"
+    return "crashed", f"{who} died of {signal.Signals(number).name}"
+
+
+def _attempt(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
+    """A file of the cache that is missing or busy is worth a second try."""
     try:
-        answer = compile_job(job)
+        return compile_job(job)
+    except OSError as error:
+        if error.errno not in BUSY:
+            raise
+    return compile_job(job)
+
+
+def _child(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[str, Any], pipe: int, log_pipe: int) -> None:
+    """Never returns. On a failure Triton prints the whole PTX to stdout: that goes nowhere."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream, target in ((0, nowhere), (1, nowhere), (2, log_pipe)):
+        os.dup2(target, stream)
+    try:
+        answer = _attempt(compile_job, job)
     except BaseException as error:  # the boundary where a compiler's failure becomes a value
         answer = failure(error)
     with os.fdopen(pipe, "wb") as out:
@@ -106,108 +151,161 @@ class Server:
         self._workers = workers
         self._limit_seconds = limit_seconds
         self._queue: deque[dict[str, Any]] = deque()
-        self._lonely: deque[tuple[dict[str, Any], dict[str, Any]]] = deque()
-        self._running: dict[int, _Running] = {}
+        self._lonely: deque[dict[str, Any]] = deque()
+        self._running: list[_Running] = []
         self._selector = selectors.DefaultSelector()
         self._input = bytearray()
+        self._answers = bytearray()
+        self._open = True
 
     def serve(self) -> None:
+        """Until stdin closes or SIGTERM comes."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # its only use is to wake the selector
+        signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         os.set_blocking(0, False)
-        self._selector.register(0, selectors.EVENT_READ)
+        os.set_blocking(1, False)  # a parent that is busy measuring reads late; limits are kept all the same
+        self._selector.register(0, selectors.EVENT_READ, self._read_jobs)
+        self._selector.register(woken, selectors.EVENT_READ, lambda: _drain(woken, lambda data: None))
         try:
-            while self._turn():
-                pass
+            while self._open:
+                self._turn()
         finally:
-            for running in self._running.values():
+            for running in self._running:
                 _kill_group(running.pid)
+            for running in self._running:
+                os.waitpid(running.pid, 0)
 
-    def _turn(self) -> bool:
-        """One round: start what may start, read what came, end what is over time. False when stdin has closed."""
+    def _stop(self) -> None:
+        self._open = False
+
+    def _turn(self) -> None:
+        """One round: start what may start, read and write what can be, collect what ended, end what is over time."""
         self._start()
         for key, _ in self._selector.select(POLL_SECONDS):
-            if key.fd == 0:
-                if not self._read_jobs():
-                    return False
-            else:
-                self._read_answer(key.fd)
-        for running in self._running.values():
+            key.data()
+        for running in [running for running in self._running if _has_ended(running.pid)]:
+            self._collect(running)
+        for running in self._running:
             if not running.timed_out and time.monotonic() - running.started > self._limit_seconds:
                 running.timed_out = True
                 _kill_group(running.pid)
-        return True
 
-    def _read_jobs(self) -> bool:
+    def _read_jobs(self) -> None:
         data = os.read(0, READ_BYTES)
+        if not data:
+            self._stop()
         self._input += data
         *lines, rest = self._input.split(b"\n")
         self._input = bytearray(rest)
         for line in lines:
             message = json.loads(line)
             if message == "cancel":
-                self._queue.clear()
-                self._lonely.clear()
+                self._cancel()
             else:
                 self._queue.append(message)
-        return bool(data)
+
+    def _cancel(self) -> None:
+        """What runs ends as well: it would hold a worker and disturb what is measured next."""
+        self._queue.clear()
+        self._lonely.clear()
+        for running in self._running:
+            running.cancelled = True
+            _kill_group(running.pid)
 
     def _start(self) -> None:
-        if any(running.alone for running in self._running.values()):
+        if any(running.alone for running in self._running):
             return
         while self._queue and len(self._running) < self._workers:
             self._fork(self._queue.popleft(), alone=False)
         if self._lonely and not self._queue and not self._running:
-            job, _ = self._lonely.popleft()
-            self._fork(job, alone=True)
+            self._fork(self._lonely.popleft(), alone=True)
 
     def _fork(self, job: dict[str, Any], *, alone: bool) -> None:
-        read, write = os.pipe()
+        (pipe, answer_end), (log_pipe, log_end) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(read)
-            _child(self._compile_job, job, write)
-        os.close(write)
-        self._running[read] = _Running(job, pid, read, time.monotonic(), alone)
-        self._selector.register(read, selectors.EVENT_READ)
+            _child(self._compile_job, job, answer_end, log_end)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.setpgid(pid, pid)  # by whoever comes first: from here on its group can be killed
+        os.close(answer_end)
+        os.close(log_end)
+        running = _Running(job, pid, pipe, log_pipe, time.monotonic(), alone)
+        self._running.append(running)
+        for end, keep in ((pipe, running.output.extend), (log_pipe, running.keep_log)):
+            os.set_blocking(end, False)
+            self._selector.register(end, selectors.EVENT_READ, lambda end=end, keep=keep: self._read_pipe(end, keep))
 
-    def _read_answer(self, pipe: int) -> None:
-        running = self._running[pipe]
-        data = os.read(pipe, READ_BYTES)
-        if data:
-            running.output += data
-            return
-        self._selector.unregister(pipe)
-        os.close(pipe)
-        del self._running[pipe]
+    def _read_pipe(self, end: int, keep: Callable[[bytes], None]) -> None:
+        if not _drain(end, keep):
+            self._selector.unregister(end)
+
+    def _collect(self, running: _Running) -> None:
+        _kill_group(running.pid)  # what the compiler itself left behind, while its number cannot be anybody else's
         _, status = os.waitpid(running.pid, 0)
-        _kill_group(running.pid)  # what the compiler itself left behind
+        self._running.remove(running)
+        for end, keep in ((running.pipe, running.output.extend), (running.log_pipe, running.keep_log)):
+            _drain(end, keep)
+            if end in self._selector.get_map():
+                self._selector.unregister(end)
+            os.close(end)
+        if running.cancelled:
+            return
         answer = self._verdict(running, status)
         if answer["status"] in ("compile_timeout", "killed") and not running.alone:
-            self._lonely.append((running.job, answer))
+            self._lonely.append(running.job)
         else:
             self._answer(running, answer)
 
     def _verdict(self, running: _Running, status: int) -> dict[str, Any]:
-        if running.timed_out:
-            return {"status": "compile_timeout", "message": f"not compiled in {self._limit_seconds:g} s", "kernels": []}
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            if os.WTERMSIG(status) == signal.SIGKILL:
-                return {"status": "killed", "message": "the compiler was killed (out of memory?)", "kernels": []}
-            return {"status": "crashed", "message": f"the compiler died of {name}", "kernels": []}
-        try:
-            answer: dict[str, Any] = json.loads(bytes(running.output))
-        except ValueError:
-            return {
-                "status": "crashed",
-                "message": f"the compiler left with exit code {os.waitstatus_to_exitcode(status)} and no answer",
-                "kernels": [],
-            }
-        return answer
+        """What the child said, or else how it ended; then what it wrote to stderr."""
+        code = os.waitstatus_to_exitcode(status)
+        answer: dict[str, Any] = {"status": "crashed", "message": f"the compiler left with exit code {code} and no answer"}
+        if code == 0 and running.output:
+            answer = json.loads(running.output)
+        elif running.timed_out:
+            answer = {"status": "compile_timeout", "message": f"not compiled in {self._limit_seconds:g} s"}
+        elif code < 0:
+            answer["status"], answer["message"] = death(-code, "the compiler")
+        printed = running.log.decode(errors="replace").strip()
+        telling = next(filter(TELLING.search, printed.splitlines()), None)
+        if answer["status"] in ("crashed", "compile_failed") and telling:
+            answer["message"] += f": {telling.strip()}"
+        log = "\n".join(filter(None, (printed, answer.get("log"))))
+        return {"kernels": [], **answer, "message": answer["message"][:MESSAGE_CHARACTERS], "log": log}
 
     def _answer(self, running: _Running, answer: dict[str, Any]) -> None:
-        line = json.dumps({"id": running.job["id"], "seconds": round(time.monotonic() - running.started, 3), "log": "", **answer}) + "\n"
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        seconds = round(time.monotonic() - running.started, 3)
+        if not self._answers:
+            self._selector.register(1, selectors.EVENT_WRITE, self._write_answers)
+        self._answers += json.dumps({"id": running.job["id"], "seconds": seconds, **answer}).encode() + b"\n"
+
+    def _write_answers(self) -> None:
+        try:
+            written = os.write(1, self._answers)
+        except BrokenPipeError:  # the parent is gone
+            self._stop()
+            return
+        del self._answers[:written]
+        if not self._answers:
+            self._selector.unregister(1)
+
+
+def _drain(end: int, keep: Callable[[bytes], None]) -> bool:
+    """Read what is there now, but no more than a good part: others wait. False at its end."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(16):
+            data = os.read(end, READ_BYTES)
+            if not data:
+                return False
+            keep(data)
+    return True
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child is there to be collected; it stays so."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _kill_group(pid: int) -> None:
@@ -229,6 +327,7 @@ def main() -> None:
         prepare()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     Server(compile_job, given.workers, given.limit_seconds).serve()
+    os._exit(0)  # half a second of torch taking itself apart is of no use
 
 
 if __name__ == "__main__":

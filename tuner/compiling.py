@@ -37,8 +37,8 @@ class CompileJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """One of a schedule's kernels; see `tuner.binaries.KernelBinary`, which this is on the other side of the pipe."""
+class KernelBinary:
+    """spill_slots: 32-bit words of local memory a thread has, as Triton counts them; a local array counts as well as a spilled register."""
 
     name: str
     registers: int
@@ -56,10 +56,10 @@ class Compiled:
     message: str
     log: str
     seconds: float
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelBinary, ...]
 
     @property
-    def main(self) -> Kernel:
+    def main(self) -> KernelBinary:
         return self.kernels[0]
 
     @property
@@ -186,5 +186,5 @@ def close_streams(*streams: IO[bytes] | None) -> None:
 
 
 def _compiled(answer: dict[str, Any]) -> Compiled:
-    kernels = tuple(Kernel(**kernel) for kernel in answer["kernels"])
+    kernels = tuple(KernelBinary(**kernel) for kernel in answer["kernels"])
     return Compiled(status=answer["status"], message=answer["message"], log=answer["log"], seconds=answer["seconds"], kernels=kernels)

@@ -7,10 +7,12 @@ itself.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +26,7 @@ from tuner.kernels import family_module
 from tuner.kernels.launch import Call, launch
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled
 from tuner.operands import View, views
-from tuner.timing import Clock, Graph, Run, full_graph, in_turn, rough_us, samples_us
+from tuner.timing import Clock, Graph, Run, full_graph, in_turn, rough_us, samples_us, timing_events
 
 DEVICE = "cuda"
 SLOW_FACTOR = 6.0  # a schedule so many times slower than the best is timed by one launch
@@ -34,6 +36,8 @@ L2_SHARE = 3.0  # operand sets together are so many times L2
 WARM_UP_SECONDS = 0.4
 LEAST_ROUNDS = 20
 REPEATS = 2  # runs of a split that must agree bit for bit
+EAGER_CALLS, EAGER_US = 10, 100_000.0  # plain launches that are timed: so many, or fewer if they take longer
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Bench:
@@ -146,6 +150,8 @@ def measure(bench: Bench, schedule: Schedule, best_us: float | None) -> dict[str
         return {"status": "slow", "message": f"over {SLOW_FACTOR:g} times the best", "samples_us": [rough], "median_us": rough, **facts}
     samples = samples_us(full_graph(run, len(bench.sets), rough))
     mhz, reasons = bench.clock.read()
+    if not torch.equal(output.matrix, answers[0]):
+        return {"status": "unstable", "message": "launches back to back gave other bits than one alone", **facts}
     times = {"samples_us": samples, "median_us": _median(samples), "sm_clock_mhz": mhz, "throttle_reasons": reasons}
     return {"status": "ok", "message": "", **times, **facts}
 
@@ -156,14 +162,15 @@ def finals(bench: Bench, schedules: list[Schedule], seconds: float) -> dict[str,
     for run in runs:
         run(0)
     torch.cuda.synchronize()
-    graphs = [full_graph(run, len(bench.sets), rough_us(run)) for run in runs]
+    rough = [rough_us(run) for run in runs]
+    graphs = [full_graph(run, len(bench.sets), us) for run, us in zip(runs, rough, strict=True)]
     rounds = in_turn([bench.library_graph(), *graphs], seconds, LEAST_ROUNDS)
-    hot = [_median(samples_us(full_graph(run, 1, rough_us(run)))) for run in runs]
-    eager = [_eager_us(bench, schedule) for schedule in schedules]
+    hot = [_median(samples_us(full_graph(run, 1, us))) for run, us in zip(runs, rough, strict=True)]
+    eager = [_eager_us(bench, schedule, us) for schedule, us in zip(schedules, rough, strict=True)]
     return {"rounds": rounds, "hot_l2_us": hot, "eager_us": eager}
 
 
-def _eager_us(bench: Bench, schedule: Schedule) -> float:
+def _eager_us(bench: Bench, schedule: Schedule, rough: float) -> float:
     """Microseconds of a call through Triton's own launcher, host included, over rotating operands."""
 
     def run(index: int) -> None:
@@ -172,7 +179,8 @@ def _eager_us(bench: Bench, schedule: Schedule) -> float:
 
     run(0)
     torch.cuda.synchronize()
-    start, end, count = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True), 10
+    count = max(min(EAGER_CALLS, int(EAGER_US / rough)), 1)
+    start, end = timing_events()
     start.record()
     for index in range(count):
         run(index)
@@ -222,7 +230,13 @@ def serve(bench: Bench, requests: Any, answers: Any) -> None:
             os._exit(3)  # an orderly exit would touch the lost context
 
 
+def die_with_parent() -> None:
+    """A parent that is killed closes our stdin, which a process stuck in a kernel would never notice."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
+    die_with_parent()
     parser = argparse.ArgumentParser()
     parser.add_argument("--problem", required=True, help="JSON of the problem's fields")
     parser.add_argument("--sms", type=int, required=True, help="SMs that a persistent grid counts on")

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from db.records import Status
+from db.records import Measurement, Status
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -43,20 +43,6 @@ class MeasureSettings:
     finals_seconds: float = 120.0
     anchor_every: int = 16  # candidates between two timings of the library
     command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_process")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The measuring part of a db Measurement; see there."""
-
-    status: Status
-    message: str = ""
-    samples_us: tuple[float, ...] = ()
-    median_us: float | None = None
-    relative_error: float | None = None
-    error_bound: float | None = None
-    sm_clock_mhz: float | None = None
-    throttle_reasons: str | None = None
 
 
 class Lost(Exception):
@@ -116,7 +102,7 @@ class MeasuringProcess:
     def pid(self) -> int | None:
         return self._child.process.pid if self._child else None
 
-    def measure(self, schedule: Schedule, best_us: float | None) -> Measured:
+    def measure(self, schedule: Schedule, best_us: float | None) -> Measurement:
         """Check and time one schedule. Whatever it does to the process is its result; the next one finds a fresh process.
 
         One that fails in a process that others used before it is tried again in a fresh one before it gets the blame.
@@ -130,7 +116,7 @@ class MeasuringProcess:
                 first_in_its_process = self._end() == 0
                 if attempt == 1 and lost.status != "timeout" and not (first_in_its_process and lost.status == "crashed"):
                     continue
-                return Measured(status=lost.status, message=lost.message)
+                return Measurement(status=lost.status, message=lost.message)
             child.measured += 1
             if answer.pop("fatal", False):
                 self._end()
@@ -244,8 +230,8 @@ class MeasuringProcess:
         self._lock.close()
 
 
-def _measured(answer: dict[str, Any]) -> Measured:
-    return Measured(**{**answer, "samples_us": tuple(answer.get("samples_us", ()))})
+def _measured(answer: dict[str, Any]) -> Measurement:
+    return Measurement(**{**answer, "samples_us": tuple(answer.get("samples_us", ()))})
 
 
 def _device_lock(device: str, wait: Callable[[str], None]) -> IO[str]:

@@ -22,7 +22,7 @@ from search_spaces.space import Space
 from tuner.comparing import compare
 from tuner.compiling import Compiled, CompileJob, CompilePool
 from tuner.kernels import kernel_hash, kernel_hashes
-from tuner.measuring import Lost, Measured, MeasureSettings, MeasuringProcess
+from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
 from tuner.ranking import DEFAULT_MODEL, Ranking, tiles
 from tuner.resources import compile_workers
 from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy
@@ -253,7 +253,7 @@ def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: Measur
             ready.sort(key=lambda item: item[0])
             row, compiled = ready.pop(0)
             measured = process.measure(run.ranking.table.schedule(row), run.best_us)
-            _record(run, row, _join(compiled, measured))
+            _record(run, row, _with_binary(measured, compiled))
         run.show()
     pool.cancel()
 
@@ -278,8 +278,12 @@ def compile_job(schedule: Schedule, problem: Problem, hardware: Hardware) -> Com
 def _compile_measurement(compiled: Compiled) -> Measurement:
     if compiled.status != "ok":
         return Measurement(status=compiled.status, message=compiled.message, compile_seconds=compiled.seconds)
-    return Measurement(
-        status="compiled",
+    return _with_binary(Measurement(status="compiled"), compiled)
+
+
+def _with_binary(measurement: Measurement, compiled: Compiled) -> Measurement:
+    return replace(
+        measurement,
         registers=compiled.main.registers,
         spill_slots=compiled.main.spill_slots,
         shared_memory_bytes=compiled.main.shared_memory_bytes,
@@ -287,10 +291,6 @@ def _compile_measurement(compiled: Compiled) -> Measurement:
         binary_hash=compiled.binary_hash,
         compile_seconds=compiled.seconds,
     )
-
-
-def _join(compiled: Compiled, measured: Measured) -> Measurement:
-    return replace(_compile_measurement(compiled), **asdict(measured))
 
 
 def _record(run: _Run, row: int, measurement: Measurement) -> None:
@@ -335,19 +335,7 @@ def _finals(run: _Run, process: MeasuringProcess) -> tuple[tuple[Finalist, ...],
     resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
     verdicts = compare(samples, resources)
     finalists = tuple(
-        Finalist(
-            trial_id=outcome.trial_id,
-            rank=verdict.rank,
-            ratio=verdict.ratio,
-            ratio_low=verdict.ratio_low,
-            ratio_high=verdict.ratio_high,
-            median_us=verdict.median_us,
-            library_us=verdict.library_us,
-            tied=verdict.tied,
-            winner=verdict.winner,
-            hot_l2_us=hot,
-            eager_us=eager,
-        )
+        Finalist(trial_id=outcome.trial_id, hot_l2_us=hot, eager_us=eager, **asdict(verdict))
         for outcome, verdict, hot, eager in zip(leaders, verdicts, samples.hot_l2_us, samples.eager_us, strict=True)
     )
     run.store.add_finalists(run.run_id, finalists)

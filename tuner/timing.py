@@ -14,10 +14,18 @@ import torch
 
 GRAPH_US = 1500.0  # of work in one graph, so that its launch does not show
 MOST_CALLS = 64  # in one graph
-WARM_REPLAYS = 2
 TIMED_REPLAYS = 7
+LONG_US = 100_000.0  # a graph over this is replayed LONG_REPLAYS times only
+LONG_REPLAYS = 3
+PATIENCE = 10.0  # the least rounds may take so many times the seconds that were given; then
+FEWEST_ROUNDS = 5  # these will do
 
 Run = Callable[[int], None]  # launches the work on operand set i, on the current stream
+
+
+def timing_events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """To record before and after."""
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Graph:
 
     def replay_us(self) -> float:
         """Microseconds of one call, from one replay."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = timing_events()
         start.record()
         self.graph.replay()
         end.record()
@@ -71,20 +79,29 @@ def full_graph(run: Run, sets: int, rough: float) -> Graph:
     return capture(run, sets, min(max(fill, sets if rough < GRAPH_US else 1), MOST_CALLS))
 
 
-def samples_us(graph: Graph, replays: int = TIMED_REPLAYS) -> list[float]:
+def samples_us(graph: Graph) -> list[float]:
     """Microseconds of one call, once per replay, after warm ones."""
-    for _ in range(WARM_REPLAYS):
+    is_long = graph.replay_us() * graph.calls > LONG_US
+    if not is_long:
         graph.graph.replay()
-    return [graph.replay_us() for _ in range(replays)]
+    return [graph.replay_us() for _ in range(LONG_REPLAYS if is_long else TIMED_REPLAYS)]
 
 
 def in_turn(graphs: Sequence[Graph], seconds: float, least_rounds: int) -> list[list[float]]:
-    """rounds[round][contestant] in microseconds: each round replays every graph once, beginning with another one each time."""
+    """rounds[round][contestant] in microseconds: each round replays every graph once, beginning with another one each time.
+
+    Goes on for the seconds given and at least for the least rounds, if those can be had in PATIENCE times that.
+    """
     for graph in graphs:
         graph.graph.replay()
     torch.cuda.synchronize()
     begin, rounds = time.monotonic(), list[list[float]]()
-    while len(rounds) < least_rounds or time.monotonic() - begin < seconds:
+
+    def enough() -> bool:
+        spent = time.monotonic() - begin
+        return (spent >= seconds and len(rounds) >= least_rounds) or (spent >= PATIENCE * seconds and len(rounds) >= FEWEST_ROUNDS)
+
+    while not enough():
         times = [0.0] * len(graphs)
         for place in range(len(graphs)):
             i = (place + len(rounds)) % len(graphs)
