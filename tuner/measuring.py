@@ -27,8 +27,10 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.comparing import FinalsSamples
 from tuner.compiling import close_streams, compiler_environment
+from tuner.environment import device_present
 
 READ_BYTES = 1 << 16
+DEATH_SECONDS = 30.0  # the driver can hold on to a process with a lost context for a while, killed or not
 DRIFT_SHARE = 0.03  # of the library's time; more than this is told
 ERROR_CHARACTERS = 300
 
@@ -39,7 +41,7 @@ class MeasureSettings:
 
     protocol: str = "graph-rotating-1"
     start_seconds: float = 180.0
-    candidate_seconds: float = 60.0
+    candidate_seconds: float = 30.0
     finals_seconds: float = 120.0
     anchor_every: int = 16  # candidates between two timings of the library
     command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_process")
@@ -73,8 +75,9 @@ class MeasuringProcess:
         self, problem: Problem, hardware: Hardware, settings: MeasureSettings, *, cache_dir: Path, wait: Callable[[str], None] | None = None
     ) -> None:
         self._problem, self._hardware, self._settings = problem, hardware, settings
-        self._environment = compiler_environment(cache_dir)
-        self._lock = _device_lock(os.environ.get("CUDA_VISIBLE_DEVICES", "0"), wait or (lambda sentence: None))
+        self._environment = compiler_environment(cache_dir) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVML counts
+        device = device_present()
+        self._lock = _device_lock(device.uuid if device else "none", wait or (lambda sentence: None))
         self._anchors: list[float] = []
         self._since_anchor = 0
         self._child: _Child | None = self._start()
@@ -111,7 +114,7 @@ class MeasuringProcess:
         for attempt in (1, 2):
             try:
                 child = self._ready()
-                answer = self._ask(child, request, self._settings.candidate_seconds)
+                answer = self._ask(child, request, self._settings.candidate_seconds, "status")
             except Lost as lost:
                 first_in_its_process = self._end() == 0
                 if attempt == 1 and lost.status != "timeout" and not (first_in_its_process and lost.status == "crashed"):
@@ -129,7 +132,11 @@ class MeasuringProcess:
     def finals(self, schedules: Sequence[Schedule], seconds: float) -> FinalsSamples:
         """Time the leaders and the library in turn. Raises Lost where the process dies of it."""
         request = {"op": "finals", "schedules": [asdict(schedule) for schedule in schedules], "seconds": seconds}
-        answer = self._ask(self._ready(), request, self._settings.finals_seconds)
+        try:
+            answer = self._ask(self._ready(), request, self._settings.finals_seconds, "rounds")
+        except Lost:
+            self._end()
+            raise
         rounds = np.array(answer["rounds"], dtype=np.float64)
         return FinalsSamples(rounds[:, 1:], rounds[:, 0], tuple(answer["hot_l2_us"]), tuple(answer["eager_us"]))
 
@@ -149,7 +156,8 @@ class MeasuringProcess:
             return
         self._since_anchor = 0
         try:
-            self._anchors.append(self._ask(self._child, {"op": "library"}, self._settings.candidate_seconds)["library_us"])
+            answer = self._ask(self._child, {"op": "library"}, self._settings.candidate_seconds, "library_us")
+            self._anchors.append(answer["library_us"])
         except Lost:
             self._end()
 
@@ -162,7 +170,7 @@ class MeasuringProcess:
             if child.ready:
                 return child
             try:
-                self._anchors.append(self._read(child, self._settings.start_seconds)["library_us"])
+                self._anchors.append(self._read(child, self._settings.start_seconds, "library_us")["library_us"])
                 child.ready = True
                 return child
             except Lost:
@@ -171,17 +179,17 @@ class MeasuringProcess:
                     raise
         raise AssertionError("the second attempt returns or raises")
 
-    def _ask(self, child: _Child, request: dict[str, Any], limit_seconds: float) -> dict[str, Any]:
+    def _ask(self, child: _Child, request: dict[str, Any], limit_seconds: float, key: str) -> dict[str, Any]:
         assert child.process.stdin is not None
         try:
             child.process.stdin.write(json.dumps(request).encode() + b"\n")
             child.process.stdin.flush()
         except BrokenPipeError:
             raise self._obituary(child) from None
-        return self._read(child, limit_seconds)
+        return self._read(child, limit_seconds, key)
 
-    def _read(self, child: _Child, limit_seconds: float) -> dict[str, Any]:
-        """The next line of the process, as JSON. Raises Lost."""
+    def _read(self, child: _Child, limit_seconds: float, key: str) -> dict[str, Any]:
+        """The next line of the process: a JSON object that has the key. Raises Lost."""
         assert child.process.stdout is not None
         deadline = time.monotonic() + limit_seconds
         with selectors.DefaultSelector() as selector:
@@ -198,14 +206,19 @@ class MeasuringProcess:
         try:
             answer = json.loads(line)
         except ValueError:
-            raise Lost("crashed", f"the measuring process answered {line[:60]!r}") from None
-        if not isinstance(answer, dict):
-            raise Lost("crashed", f"the measuring process answered {line[:60]!r}")
+            answer = None
+        if isinstance(answer, dict) and key not in answer and {"status", "message"} <= answer.keys():
+            raise Lost(answer["status"], answer["message"])
+        if not isinstance(answer, dict) or key not in answer:
+            raise Lost("crashed", f"the measuring process answered {line[:ERROR_CHARACTERS]!r}")
         return answer
 
     def _obituary(self, child: _Child) -> Lost:
         """How the process died. Killed from outside says nothing about the schedule."""
-        code = child.process.wait()
+        try:
+            code = child.process.wait(DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Lost("crashed", "the measuring process closed its output and went on running")
         child.errors.seek(0)
         lines = [line for line in child.errors.read().decode(errors="replace").splitlines() if line.strip()]
         last = f": {lines[-1][:ERROR_CHARACTERS]}" if lines else ""
@@ -221,7 +234,8 @@ class MeasuringProcess:
             return 0
         with contextlib.suppress(ProcessLookupError):  # it is gone already
             os.killpg(child.process.pid, signal.SIGKILL)
-        child.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it has its signal
+            child.process.wait(DEATH_SECONDS)
         close_streams(child.process.stdin, child.process.stdout, child.errors)
         return child.measured
 
@@ -234,10 +248,13 @@ def _measured(answer: dict[str, Any]) -> Measurement:
     return Measurement(**{**answer, "samples_us": tuple(answer.get("samples_us", ()))})
 
 
-def _device_lock(device: str, wait: Callable[[str], None]) -> IO[str]:
+def _device_lock(device: str, wait: Callable[[str], None]) -> IO[bytes]:
     """Held while this process measures, so that two tuners on one GPU take turns. Freed by the system whatever becomes of the holder."""
     name = "".join(character if character.isalnum() else "-" for character in device)
-    file = (Path(tempfile.gettempdir()) / f"tuner-gpu-{name}.lock").open("a")
+    path = Path(tempfile.gettempdir()) / f"tuner-gpu-{name}.lock"
+    if not path.exists():
+        path.touch()
+    file = path.open("rb")  # to read is enough, and all that another user's file allows
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
