@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -72,12 +73,12 @@ def test_finals_pair_every_round_with_the_library(process: MeasuringProcess) -> 
     assert samples.library_us[0] == pytest.approx(1.1 * samples.times_us[0, 0])
 
 
-def test_a_command_that_cannot_start_is_said_once(h200: Hardware, tmp_path: Path) -> None:
+def test_a_process_that_cannot_start_is_no_fault_of_a_schedule(h200: Hardware, tmp_path: Path) -> None:
     settings = MeasureSettings(command=(sys.executable, "-c", "raise SystemExit('no CUDA here')"))
-    with MeasuringProcess(Problem(m=8, n=8, k=8), h200, settings, cache_dir=tmp_path) as broken:
-        found = broken.measure(schedule(GOOD), None)
-    assert found.status == "crashed"
-    assert found.message == "the measuring process left with exit code 1: no CUDA here"
+    sentence = "cannot measure: the measuring process left with exit code 1: no CUDA here"
+    started = MeasuringProcess(Problem(m=8, n=8, k=8), h200, settings, cache_dir=tmp_path)
+    with started as broken, pytest.raises(UserError, match=sentence):
+        broken.measure(schedule(GOOD), None)
 
 
 def test_nothing_is_left_running(process: MeasuringProcess) -> None:

@@ -22,6 +22,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from db.records import Measurement, Status
+from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -162,7 +163,7 @@ class MeasuringProcess:
             self._end()
 
     def _ready(self) -> _Child:
-        """A process that has said hello. One that died before it was asked anything is started once more."""
+        """A process that has said hello. One that died before it was asked anything is started once more; then the machine is to blame."""
         for attempt in (1, 2):
             if self._child is None:
                 self._child = self._start()
@@ -173,10 +174,10 @@ class MeasuringProcess:
                 self._anchors.append(self._read(child, self._settings.start_seconds, "library_us")["library_us"])
                 child.ready = True
                 return child
-            except Lost:
+            except Lost as lost:
                 self._end()
-                if attempt == 2:
-                    raise
+                if attempt == 2:  # no schedule is to blame, so none is recorded as failed
+                    raise UserError(f"cannot measure: {lost.message}; see `tuner doctor`, or leave it out with --no-measure") from None
         raise AssertionError("the second attempt returns or raises")
 
     def _ask(self, child: _Child, request: dict[str, Any], limit_seconds: float, key: str) -> dict[str, Any]:
