@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -45,14 +46,42 @@ def by_stages(job: dict[str, Any]) -> dict[str, Any]:
         case 9:
             raise OutOfResources("shared memory, Required: 300000, Hardware limit: 232448")
         case 10:
-            raise RuntimeError("ptxas fatal: (C7600) Register allocation failed with register count of '64'")
+            fatal = "ptxas fatal   : (C7602) Insufficient registers (64) to compile instruction at line 303 in function tma_gemm."
+            raise RuntimeError(
+                f"PTXAS error: Internal Triton PTX codegen error\n`ptxas` stderr:\n{fatal}\nptxas fatal   : Ptx assembly aborted"
+            )
         case 11:
-            if not (marks / "killed-once").exists():
-                (marks / "killed-once").touch()
+            if first_time(marks / "killed-once"):
                 os.kill(os.getpid(), signal.SIGKILL)
         case 12:
             os.write(2, b"x" * 10_000_000)
             print("y" * 10_000_000)
         case 13:
             sys.exit("leaving")
+        case 14:
+            if first_time(marks / "assembler-killed-once"):
+                raise RuntimeError("PTXAS error: `ptxas` failed with error code -9\n`ptxas` stderr:\n")
+        case 15:
+            if first_time(marks / "missing-once"):
+                raise FileNotFoundError(errno.ENOENT, "renamed by another compiler")
+        case 16:
+            os.write(2, b"python: LinearLayout.cpp:12: Assertion `sane' failed.\n" + b"frame\n" * 100_000)
+            os.abort()
+        case 17:
+            os.closerange(0, 100)
+            time.sleep(600)
+        case 18:
+            raise RuntimeError("e" * 20_000)
+        case 19:
+            time.sleep(0.5)
+        case 20:
+            if os.fork() == 0:  # holds the pipes open
+                time.sleep(600)
     return good()
+
+
+def first_time(mark: Path) -> bool:
+    if mark.exists():
+        return False
+    mark.touch()
+    return True

@@ -16,7 +16,7 @@ from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, parse_schedule
 from search_spaces.space import load_space
-from tuner.compiling import Compiled, CompileJob, CompilePool
+from tuner.compiling import Compiled, CompileJob, CompilePool, compiler_environment
 from tuner.ranking import rank
 from tuner.search import compile_job
 
@@ -62,7 +62,9 @@ def test_every_way_to_fail_costs_one_candidate(faulty: CompilePool) -> None:
     assert found[5].message == "the compiler left with exit code 7 and no answer"
     assert found[6].message == "RuntimeError: PassManager::run failed"
     assert found[6].log.endswith("with much more to say")
-    assert found[10].message.startswith("ptxas-registers: ")
+    assert found[10].message.startswith("ptxas-registers: ptxas fatal   : (C7602) Insufficient registers (64)")
+    assert found[12].log.startswith("xxx")
+    assert len(found[12].log) < 50_000  # of ten million
 
 
 def test_a_compiler_that_never_returns_is_ended_with_what_it_started(faulty: CompilePool, tmp_path: Path) -> None:
@@ -77,6 +79,61 @@ def test_one_that_was_killed_from_outside_is_tried_again_alone(faulty: CompilePo
     assert (tmp_path / "killed-once").exists()
 
 
+def test_an_assembler_that_was_killed_is_no_fault_of_the_schedule(faulty: CompilePool, tmp_path: Path) -> None:
+    assert outcomes(faulty, 14)[14].status == "ok"
+    assert (tmp_path / "assembler-killed-once").exists()
+
+
+def test_a_file_that_another_compiler_moved_is_looked_for_again(faulty: CompilePool, tmp_path: Path) -> None:
+    assert outcomes(faulty, 15)[15].status == "ok"
+    assert (tmp_path / "missing-once").exists()
+
+
+def test_the_last_words_of_a_compiler_that_aborts_are_kept(faulty: CompilePool) -> None:
+    found = outcomes(faulty, 16)[16]
+    assert found.status == "crashed"
+    assert found.message == "the compiler died of SIGABRT: python: LinearLayout.cpp:12: Assertion `sane' failed."
+    assert found.log.startswith("python: LinearLayout.cpp:12")
+
+
+def test_one_that_closes_its_pipes_and_hangs_holds_up_nobody(faulty: CompilePool) -> None:
+    found = outcomes(faulty, 17, 1)
+    assert (found[1].status, found[17].status) == ("ok", "compile_timeout")
+
+
+def test_one_whose_helper_outlives_it_is_done_when_it_is_done(faulty: CompilePool) -> None:
+    found = outcomes(faulty, 20)[20]
+    assert found.status == "ok"
+    assert found.seconds < 2.0  # the limit: it was not waited for
+
+
+def test_limits_are_kept_while_nobody_reads(faulty: CompilePool) -> None:
+    """Ten long answers fill the pipe; what finishes behind them is neither late nor lost, and more jobs may come."""
+    with faulty:
+        faulty.submit([job(18)] * 10 + [job(19)] * 4)
+        time.sleep(4)
+        faulty.submit([job(1)] * 500)
+        found = [(done.schedule.stages, compiled.status) for done, compiled in faulty.results()]
+    assert {pair: found.count(pair) for pair in found} == {(18, "compile_failed"): 10, (19, "ok"): 4, (1, "ok"): 500}
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with CompilePool(1, 2.0, tmp_path, compile_function="no_such_module:f") as pool:
+        for stages in (1, 2):  # the second batch comes when all hope is gone
+            pool.submit([job(stages)])
+            ((_, compiled),) = pool.results()
+            assert compiled.status == "crashed"
+            assert compiled.message == (
+                "the compile server left 2 times without an answer, last with exit code 1:"
+                " ModuleNotFoundError: No module named 'no_such_module'"
+            )
+
+
+def test_the_interpreter_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "TRITON_INTERPRET" not in compiler_environment(tmp_path)
+
+
 def test_closing_with_work_under_way_leaves_nothing(faulty: CompilePool, tmp_path: Path) -> None:
     faulty.submit([job(2)])
     _wait_for(tmp_path / "grandchild")
@@ -85,48 +142,59 @@ def test_closing_with_work_under_way_leaves_nothing(faulty: CompilePool, tmp_pat
 
 
 def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+    for process in _family_after(tmp_path, signal.SIGKILL):
+        _wait_until_gone(process.pid)
+
+
+def _family_after(marks: Path, how: signal.Signals) -> list[psutil.Process]:
+    """What a process had started when it got a signal in the middle of compiling, of which it ended."""
     code = f"""
 import sys; sys.path[:0] = [{str(ROOT)!r}, {str(TESTS)!r}]
 from pathlib import Path
 from test_compiling import job
 from tuner.compiling import CompilePool
-pool = CompilePool(1, 600.0, Path({str(tmp_path)!r}), compile_function="faulty_compilers:by_stages")
-pool.submit([job(2)])
-list(pool.results())
+with CompilePool(1, 600.0, Path({str(marks)!r}), compile_function="faulty_compilers:by_stages") as pool:
+    pool.submit([job(2)])
+    list(pool.results())
 """
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
-    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    _wait_for(tmp_path / "grandchild")
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    _wait_for(marks / "grandchild")
     family = psutil.Process(parent.pid).children(recursive=True)
     assert len(family) >= 3  # server, compiler, assembler
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    deadline = time.monotonic() + 10
-    while any(alive(process.pid) for process in family) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(alive(process.pid) for process in family)
+    parent.send_signal(how)
+    assert parent.wait() == -how
+    return family
 
 
-def test_a_server_that_dies_is_restarted_with_what_is_unanswered(faulty: CompilePool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_dies_is_restarted_with_what_is_unanswered(faulty: CompilePool, tmp_path: Path, how: signal.Signals) -> None:
     with faulty:
         faulty.submit([job(2), job(1)])
         _wait_for(tmp_path / "grandchild")
-        server = psutil.Process(faulty.pid)
-        left = server.children(recursive=True)
-        server.kill()
+        left = psutil.Process(faulty.pid).children(recursive=True)
+        os.kill(faulty.pid, how)
         found = {done.schedule.stages: compiled.status for done, compiled in faulty.results()}
-        for process in left:  # the test killed their parent; nobody else ends them
-            if process.is_running():
-                process.kill()
     assert found == {1: "ok", 2: "compile_timeout"}
+    assert len(left) >= 2  # compiler, assembler
+    assert not any(alive(process.pid) for process in left)
 
 
-def test_cancelled_jobs_never_come(faulty: CompilePool) -> None:
+def test_cancelled_jobs_never_come_and_end_at_once(tmp_path: Path, faulty: CompilePool) -> None:
     with faulty:
-        faulty.submit([job(1) for _ in range(50)])
+        faulty.submit([job(2), *(job(1) for _ in range(50))])
+        _wait_for(tmp_path / "grandchild")
         faulty.cancel()
         assert faulty.waiting == 0
         assert faulty.poll(0.1) == []
+        faulty.submit([job(1)])
+        assert [compiled.status for _, compiled in faulty.results()] == ["ok"]
+        _wait_until_gone(int((tmp_path / "grandchild").read_text()))
+
+
+def test_ctrl_c_in_the_parent_leaves_nothing(tmp_path: Path) -> None:
+    family = _family_after(tmp_path, signal.SIGINT)
+    assert not any(alive(process.pid) for process in family)
 
 
 def alive(pid: int) -> bool:
@@ -135,6 +203,13 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while alive(pid):
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.02)
 
 
 def _wait_for(file: Path) -> None:
@@ -168,6 +243,30 @@ def test_what_compiles_for_a_chip_that_is_not_here(tmp_path: Path, gpu: str, tex
     row = ranking.row_of(schedule)
     if row is not None:
         assert compiled.main.shared_memory_bytes == ranking.lowering.shared_memory_bytes[row]
+
+
+def test_too_many_warps_is_told_as_the_assembler_told_it(tmp_path: Path) -> None:
+    """64 warps leave 32 registers a thread."""
+    schedule = parse_schedule("pointer 128x128x64 w64 s3")
+    given = CompileJob(problem=PROBLEM, schedule=schedule, capability=90, sms=132, shared_memory_limit_bytes=232448)
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([given])
+        ((_, compiled),) = pool.results()
+    assert compiled.status == "compile_failed"
+    assert compiled.message.startswith("ptxas-registers: ptxas")
+    assert "Insufficient registers (32)" in compiled.message
+    assert "Traceback" in compiled.log
+
+
+def test_a_tile_that_triton_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    schedule = parse_schedule("pointer 1024x2048x32 w8 s2")
+    given = CompileJob(problem=PROBLEM, schedule=schedule, capability=90, sms=132, shared_memory_limit_bytes=232448)
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([given])
+        ((_, compiled),) = pool.results()
+        assert psutil.Process(pool.pid).num_threads() == 1  # a fork of more would be a gamble
+    assert compiled.status == "compile_failed"
+    assert compiled.message == "ValueError: numel (2097152) exceeds triton maximum tensor numel (1048576)"
 
 
 def test_a_false_accept_is_out_of_resources(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MESSAGE_CHARACTERS = 300
 BUSY = (errno.ENOENT, errno.EBUSY, errno.ESTALE, errno.ETXTBSY)  # what another compiler's work in the same cache can look like
 REGISTERS = re.compile(r"\(C760\d\)|too many registers", re.IGNORECASE)  # C7600, C7602: ptxas cannot fit the code into the registers
 ASSEMBLER_SIGNAL = re.compile(r"`ptxas` failed with error code -(\d+)")
-TELLING = re.compile(r"\bfatal\b|\berror:|\bAssertion\b|LLVM ERROR")
+TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror:|\bAssertion\b|LLVM ERROR")  # "PTXAS error:" opens a text that says why below
 
 
 @dataclass(eq=False)

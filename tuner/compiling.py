@@ -10,11 +10,15 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Self
+
+import psutil
 
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -22,7 +26,9 @@ from search_spaces.schedule import Schedule
 CompileStatus = Literal["ok", "compile_failed", "compile_timeout", "out_of_resources", "crashed", "killed"]
 READ_BYTES = 1 << 16
 WAIT_SECONDS = 1.0
-MOST_RESTARTS = 2
+MOST_FRUITLESS_STARTS = 2
+ERROR_BYTES = 4096
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the server forks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,20 +76,26 @@ class Compiled:
 
 def compiler_environment(cache_dir: Path) -> dict[str, str]:
     """For every process that compiles: what one of them compiled the others find in the cache."""
-    return {**os.environ, "TRITON_CACHE_DIR": str(cache_dir)}
+    plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}  # the interpreter compiles nothing
+    return {**plain, "TRITON_CACHE_DIR": str(cache_dir)}
 
 
 class CompilePool:
-    """Jobs in, results out as they finish. Closing it kills everything that still runs."""
+    """Jobs in, results out as they finish. Closing it kills everything that still runs.
+
+    A server that dies is started anew with the jobs that are unanswered, unless it gave no answer twice running.
+    """
 
     def __init__(self, workers: int, limit_seconds: float, cache_dir: Path, *, compile_function: str | None = None) -> None:
         self._arguments = ["--workers", str(workers), "--limit-seconds", str(limit_seconds)]
         self._arguments += ["--compile-function", compile_function] if compile_function else []
-        self._environment = compiler_environment(cache_dir) | {"OMP_NUM_THREADS": "1"}  # no threads before the forks
+        self._environment = compiler_environment(cache_dir) | ONE_THREAD
         self._jobs: dict[int, CompileJob] = {}
         self._next_id = 0
-        self._restarts = 0
+        self._fruitless_starts = 0
+        self._lost_because = ""
         self._buffer = bytearray()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - what the server says when it cannot start; closed with the pool
         self._server = self._start()
 
     def __enter__(self) -> Self:
@@ -93,9 +105,14 @@ class CompilePool:
         self.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tuner.compile_server", *self._arguments]
+        self._fruitless_starts += 1
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self._environment, start_new_session=True
+            [sys.executable, "-m", "tuner.compile_server", *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=self._environment,
+            start_new_session=True,
         )
 
     @property
@@ -126,6 +143,8 @@ class CompilePool:
 
     def _write(self, data: bytes) -> None:
         assert self._server.stdin is not None
+        if self._server.stdin.closed:
+            return
         with contextlib.suppress(BrokenPipeError):  # the server died; the next poll restarts it with every job that is unanswered
             self._server.stdin.write(data)
             self._server.stdin.flush()
@@ -134,6 +153,8 @@ class CompilePool:
         """What has finished, waiting for at most so long for the first."""
         if not self._jobs:
             return []
+        if self._lost_because:
+            return self._give_up()
         assert self._server.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._server.stdout, selectors.EVENT_READ)
@@ -145,21 +166,29 @@ class CompilePool:
         self._buffer += data
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = bytearray(rest)
-        answers = (json.loads(line) for line in lines)
+        answers = [json.loads(line) for line in lines]
+        if answers:
+            self._fruitless_starts = 0
         return [(self._jobs.pop(answer["id"]), _compiled(answer)) for answer in answers if answer["id"] in self._jobs]
 
     def _server_died(self) -> list[tuple[CompileJob, Compiled]]:
         code = self._server.wait()
+        end_session(self._server.pid)
         close_streams(self._server.stdin, self._server.stdout)
         self._buffer.clear()
-        self._restarts += 1
-        if self._restarts <= MOST_RESTARTS:
-            self._server = self._start()
-            self._send(self._jobs)
-            return []
+        if self._fruitless_starts >= MOST_FRUITLESS_STARTS:
+            self._lost_because = f"the compile server left {self._fruitless_starts} times without an answer, last with exit code {code}"
+            return self._give_up()
+        self._server = self._start()
+        self._send(self._jobs)
+        return []
+
+    def _give_up(self) -> list[tuple[CompileJob, Compiled]]:
+        said = os.pread(self._errors.fileno(), ERROR_BYTES, max(os.fstat(self._errors.fileno()).st_size - ERROR_BYTES, 0))
+        log = said.decode(errors="replace").strip()
+        message = ": ".join(filter(None, (self._lost_because, log.rpartition("\n")[2])))
         lost, self._jobs = self._jobs, {}
-        message = f"the compile server left {self._restarts} times, last with exit code {code}"
-        return [(job, Compiled(status="crashed", message=message, log="", seconds=0.0, kernels=())) for job in lost.values()]
+        return [(job, Compiled(status="crashed", message=message, log=log, seconds=0.0, kernels=())) for job in lost.values()]
 
     def results(self) -> Iterator[tuple[CompileJob, Compiled]]:
         """Every result, as it comes."""
@@ -172,9 +201,28 @@ class CompilePool:
         try:
             self._server.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.kill()
             self._server.wait()
+        end_session(self._server.pid)
         close_streams(self._server.stdout)
+        self._errors.close()
+
+
+def end_session(session: int) -> None:
+    """Kill every process of a session: what a dead leader cannot. Looks again until it finds none, for what they start meanwhile."""
+    while members := [pid for pid in psutil.pids() if _session_of(pid) == session]:
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _session_of(pid: int) -> int | None:
+    """None for a process that has ended, collected or not."""
+    try:
+        return None if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE else os.getsid(pid)
+    except (psutil.Error, ProcessLookupError):
+        return None
 
 
 def close_streams(*streams: IO[bytes] | None) -> None:
