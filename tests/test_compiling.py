@@ -287,3 +287,17 @@ def test_spills_are_counted_in_words(tmp_path: Path) -> None:
         ((_, compiled),) = pool.results()
     assert compiled.main.registers == 255
     assert compiled.main.spill_slots > 20
+
+
+def test_modules_of_the_folder_one_works_in_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application has a `db` package or a `triton.py` of its own; the children must not import them."""
+    work = tmp_path / "application"
+    for name in ("db", "search_spaces"):
+        (work / name).mkdir(parents=True)
+        (work / name / "__init__.py").write_text("raise ImportError('the application's own')")
+    (work / "triton.py").write_text("raise ImportError('the application's own')")
+    monkeypatch.chdir(work)
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([compile_job(parse_schedule("pointer 64x64x32 w4 s3"), PROBLEM, load_gpu("h100"))])
+        ((_, compiled),) = pool.results()
+    assert compiled.status == "ok", compiled.log

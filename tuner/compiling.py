@@ -24,6 +24,7 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 
 CompileStatus = Literal["ok", "compile_failed", "compile_timeout", "out_of_resources", "crashed", "killed"]
+PACKAGES = Path(__file__).parent.parent
 READ_BYTES = 1 << 16
 WAIT_SECONDS = 1.0
 MOST_FRUITLESS_STARTS = 2
@@ -75,9 +76,13 @@ class Compiled:
 
 
 def compiler_environment(cache_dir: Path) -> dict[str, str]:
-    """For every process that compiles: what one of them compiled the others find in the cache."""
+    """For every process that compiles: what one of them compiled the others find in the cache.
+
+    Their modules are those of this package, whatever the folder that a person works in holds: a `triton.py` or a `db/` there is not ours.
+    """
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}  # the interpreter compiles nothing
-    return {**plain, "TRITON_CACHE_DIR": str(cache_dir)}
+    path = os.pathsep.join(filter(None, (str(PACKAGES), os.environ.get("PYTHONPATH"))))
+    return {**plain, "TRITON_CACHE_DIR": str(cache_dir), "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
 
 
 class CompilePool:
