@@ -1,56 +1,54 @@
 """The few constants of a chip that no datasheet gives: what share of a rate a good kernel reaches, and how long a request waits.
 
-They stand in `cost_models/calibrations/`, one YAML file a GPU or an architecture, with the data they came from. A GPU without a file
-uses its architecture's, and one whose architecture has none the newest; `Calibration.name` says which.
+They stand in YAML files, one a GPU or an architecture, with the data they came from; `calibration_files` finds and writes them, `fitting`
+fits them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from importlib import resources
+from dataclasses import dataclass
+from typing import Annotated, get_type_hints
 
 import yaml
 
 from search_spaces.errors import UserError
-from search_spaces.hardware import Hardware
 
-FALLBACK = "sm_90"
+FALLBACK = "first_guess"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Seconds, shares of the published rate (0..1], and bytes."""
+    """Seconds, clocks of an SM, shares of the published rate (0..1], and bytes. The bounds beside each are the fit's."""
 
     name: str
     source: str
-    launch_seconds: float  # from one kernel's start to the next in a graph, with nothing to do
-    reduction_seconds: float  # of the second launch that sums split-K partials, with nothing to sum
-    tensor_core_share: float  # of the published peak that a steady main loop sustains under the power limit
-    mma_sync_share: float  # of the tensor cores' rate that mma.sync reaches on this chip
-    dram_share: float
-    l2_bytes_per_clock_per_sm: float
-    load_latency_seconds: float  # of the first byte of a tile
-    cta_seconds: float  # set-up of a CTA that nothing overlaps
-    step_seconds: float  # barrier and issue of a K step that the tensor cores wait for
-    pointer_issue_share: float  # how much of the tensor cores' time cp.async address arithmetic leaves
-    store_share: float  # of DRAM bandwidth that an epilogue reaches
-    l2_resident_share: float  # of L2 that an operand may take and still be found there by a later wave
+    launch_seconds: Annotated[float, (1e-6, 5e-6)]  # from one kernel's start to the next in a graph, with nothing to do
+    reduction_seconds: Annotated[float, (5e-7, 5e-6)]  # of the second launch that sums split-K partials, with nothing to sum
+    tensor_core_share: Annotated[float, (0.5, 1.0)]  # of the published peak that a steady main loop sustains under the power limit
+    mma_sync_share: Annotated[float, (0.3, 1.0)]  # of the tensor cores' rate that mma.sync reaches on a chip with a wider instruction
+    pointer_issue_share: Annotated[float, (0.5, 1.0)]  # how much of the tensor cores' time pointer loads leave them
+    dram_share: Annotated[float, (0.8, 0.97)]
+    l2_bytes_per_clock_per_sm: Annotated[float, (15.0, 64.0)]
+    merging_ctas: Annotated[float, (4.0, 40.0)]  # neighbours whose requests for the same line L2 serves at once
+    load_latency_seconds: Annotated[float, (2e-7, 2e-6)]  # of the first byte of a tile
+    load_seconds_per_kib: Annotated[float, (1e-10, 5e-8)]  # and of each KiB of it
+    step_clocks: Annotated[float, (10.0, 400.0)]  # of a scheduler for one warp's K step
+    copy_clocks: Annotated[float, (0.5, 60.0)]  # of a scheduler for a warp-wide 16-byte copy and its address
+    missing_row_clocks: Annotated[float, (1.0, 20.0)]  # of TMA to zero 128 bytes past the end
+    hot_line_clocks: Annotated[float, (0.02, 2.0)]  # of L2 to serve the same line once more
+    store_share: Annotated[float, (0.2, 1.0)]  # of DRAM bandwidth that an epilogue reaches
+    l2_resident_share: Annotated[float, (0.1, 1.0)]  # of L2 that an operand may take and still be found there by a later wave
 
 
-def load_calibration(hardware: Hardware) -> Calibration:
-    """The constants of this GPU, of its architecture, or of the fallback."""
-    major, minor = hardware.compute_capability
-    folder = resources.files("cost_models").joinpath("calibrations")
-    for name in (hardware.name, f"sm_{major}{minor}", FALLBACK):
-        file = folder.joinpath(f"{name}.yaml")
-        if file.is_file():
-            return parse_calibration(name, file.read_text(encoding="utf-8"))
-    raise UserError(f"no calibration for {hardware.name} and no {FALLBACK}.yaml in cost_models/calibrations; reinstall the package")
+def constants() -> dict[str, tuple[float, float]]:
+    """Names of the constants, and their bounds."""
+    hints = get_type_hints(Calibration, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 def parse_calibration(name: str, text: str) -> Calibration:
     content = yaml.safe_load(text)
-    wanted = [field.name for field in fields(Calibration) if field.name != "name"]
+    wanted = ["source", *constants()]
     if not isinstance(content, dict) or sorted(content) != sorted(wanted):
         raise UserError(f"calibration {name} must give exactly {', '.join(wanted)}")
     return Calibration(name=name, **content)

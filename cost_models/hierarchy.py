@@ -1,9 +1,9 @@
-"""How long a schedule takes, from the levels it works through: tensor cores, shared memory, L2, DRAM, the latency its buffers hide,
-waves and tail, epilogue, split-K reduction.
+"""How long a schedule takes, from the levels it works through: tensor cores, shared memory, the way from L2, L2 itself, DRAM, the latency
+that its buffers hide, the issue of instructions; then waves and tail, epilogue, split-K reduction.
 
-A CTA's K step takes as long as its slowest level; all CTAs of a wave advance together; waves follow each other, the last one thinner.
-What is left out: clock changes within a launch, bank conflicts (Triton's layouts are swizzled), and the two halves of L2. Terms and
-sources: each function's docstring.
+In a K step all levels work at once and the slowest sets the pace, the more so the farther it is ahead (a power mean); waves of CTAs follow
+each other, the last one thinner. What is left out: clock changes within a launch, bank conflicts (Triton's layouts are swizzled). Terms and
+sources: each function's docstring. "Landscapes" are 21,000 schedules of 14 shapes measured on an H200.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration
 from cost_models.estimate import EstimateTable, Seconds
+from cost_models.raster import dram_bytes, footprint, l2_step_elements
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes, loads_by_tma
 from search_spaces.occupancy import occupancy
@@ -22,21 +23,27 @@ from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.table import ScheduleTable
 
 SHARED_MEMORY_BYTES_PER_CLOCK = 128.0  # per SM, every architecture since Volta; 127.9 measured (arXiv 2402.13499)
+FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM; what DeepGEMM's heuristics take for sm_90, and where the fit to the landscapes ends up
+LINE_BYTES = 128
+WARP_COPY_BYTES = 512  # of one warp-wide 16-byte copy
 WARP_LOAD_CLOCKS = 4.0  # of an SM's load unit for one warp-wide load that is too narrow for cp.async
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """What the terms share. Floats, one per row unless scalar."""
+class Work:
+    """What the terms share and no constant changes. Floats, one per row."""
 
     table: ScheduleTable
     lowering: Lowering
     problem: Problem
     hardware: Hardware
-    calibration: Calibration
     resident: Seconds  # CTAs per SM that work at once
     steps: Seconds
-    work: Seconds  # CTA tiles times splits
+    ctas: Seconds  # CTA tiles times splits
+    tma: NDArray[np.bool_]
+    wgmma: NDArray[np.bool_]
+    rows: Seconds  # of A that a CTA asks for: TMA leaves out those past the end, pointers wrap to ones that exist
+    columns: Seconds  # of B
 
     @property
     def clock_hz(self) -> float:
@@ -47,177 +54,226 @@ class _Inputs:
         return self.hardware.need("sms")
 
     @property
+    def slots(self) -> Seconds:
+        """CTAs that work at once on the whole chip."""
+        return self.sms * self.resident
+
+    @property
     def step_bytes(self) -> Seconds:
         """Operand bytes that one CTA fetches for one K step."""
+        return np.asarray(self.table.cta_k * (self.rows + self.columns) * self.problem.element_bytes)
+
+    @property
+    def tile_bytes(self) -> Seconds:
+        """Operand bytes that one K step takes in shared memory, with what lies past the end."""
         return (self.table.cta_k * (self.table.cta_m + self.table.cta_n) * self.problem.element_bytes).astype(np.float64)
 
 
-def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
-    """Seconds and terms of every row."""
-    inputs = _inputs(table, lowering, problem, hardware, calibration)
-    slots = inputs.sms * inputs.resident
-    full_waves = np.floor(inputs.work / slots)
-    rest = inputs.work - full_waves * slots
-    rest_resident = np.ceil(rest / inputs.sms)
-    compute = _tensor_core_step(inputs) + _narrow_load_step(inputs)
-    shared = _shared_memory_step(inputs)
-    dram = _dram_bytes(inputs, slots)
-    loop, loop_terms = _wave(inputs, inputs.resident, np.minimum(slots, inputs.work), compute, shared, dram)
-    tail_loop, _ = _wave(inputs, np.maximum(rest_resident, 1), np.maximum(rest, 1), compute, shared, dram)
-    start, store = _prologue(inputs), _epilogue(inputs)
-    flat = table.flatten == 1
-    waves = full_waves + (rest > 0)
-    overlap = np.maximum(inputs.resident, 1.0)
-    starts = np.where(flat, start, start * (1 + (waves - 1) / overlap))
-    stores = store * (full_waves + rest / slots)
-    main = full_waves * loop + np.where(rest > 0, tail_loop, 0.0)
-    reduction = _reduction(inputs)
-    seconds = calibration.launch_seconds + starts + main + stores + reduction
-    share = inputs.work / np.minimum(slots, inputs.work)
-    terms = {name: term * share for name, term in loop_terms.items()}
-    terms |= {"prologue": starts, "epilogue": stores, "reduction": reduction, "launch": np.full(len(table), calibration.launch_seconds)}
-    facts = {
-        "waves": inputs.work / slots,
-        "tail": np.where(rest > 0, rest / slots, 1.0),
-        "resident_ctas": inputs.resident,
-        "dram_bytes": dram,
-        "l2_hit": 1 - dram / np.maximum(inputs.work * inputs.steps * inputs.step_bytes, 1),
-        "bytes_in_flight_per_sm": _in_flight(inputs, inputs.resident),
-    }
-    return EstimateTable(np.maximum(seconds, _floor(inputs)), terms, facts)
-
-
-def _inputs(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> _Inputs:
+def prepare(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware) -> Work:
     registers = np.minimum(lowering.registers_per_thread, hardware.max_registers_per_thread)
     fits = occupancy(hardware, warps=table.warps, registers_per_thread=registers, shared_memory_bytes=lowering.shared_memory_bytes)
     resident = np.maximum(fits.ctas_per_sm, 1).astype(np.float64)
     resident = np.where(table.persistent_ctas_per_sm > 0, np.minimum(resident, table.persistent_ctas_per_sm), resident)
-    work = lowering.tiles.astype(np.float64) * table.split_k
-    resident = np.minimum(resident, np.maximum(np.ceil(work / hardware.need("sms")), 1.0))
-    return _Inputs(table, lowering, problem, hardware, calibration, resident, lowering.k_steps.astype(np.float64), work)
+    ctas = lowering.tiles.astype(np.float64) * table.split_k
+    resident = np.minimum(resident, np.maximum(np.ceil(ctas / hardware.need("sms")), 1.0))
+    tma = loads_by_tma(table)
+    rows = np.where(tma, problem.m / np.maximum(lowering.tiles_m, 1), table.cta_m)
+    columns = np.where(tma, problem.n / np.maximum(lowering.tiles_n, 1), table.cta_n)
+    steps = lowering.k_steps.astype(np.float64)
+    wgmma = (lowering.mma_version != MMA_SYNC) & (lowering.mma_version != FMA)
+    return Work(table, lowering, problem, hardware, resident, steps, ctas, tma, wgmma, rows, columns)
 
 
-def _floor(i: _Inputs) -> float:
+def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
+    """Seconds and terms of every row."""
+    return evaluate(prepare(table, lowering, problem, hardware), calibration)
+
+
+def evaluate(w: Work, c: Calibration) -> EstimateTable:
+    full_waves = np.floor(w.ctas / w.slots)
+    rest = w.ctas - full_waves * w.slots
+    wave = np.minimum(w.slots, w.ctas)
+    dram = dram_bytes(w.ctas, w.slots, _kept_bytes(w, c), w.table, w.lowering, w.problem)
+    levels = _levels(w, c, dram)
+    main = full_waves * levels.wave(w.resident, wave)
+    main = main + np.where(rest > 0, levels.wave(np.maximum(np.ceil(rest / w.sms), 1), np.maximum(rest, 1)), 0.0)
+    starts, stores, reduction = _prologue(w, c, full_waves + (rest > 0)), _epilogue(w, c), _reduction(w, c)
+    seconds = c.launch_seconds + starts + main * w.steps + stores + reduction
+    terms = levels.terms(w, wave)
+    terms |= {"prologue": starts, "epilogue": stores, "reduction": reduction, "launch": np.full(len(starts), c.launch_seconds)}
+    facts = {
+        "waves": w.ctas / w.slots,
+        "tail": np.where(rest > 0, rest / w.slots, 1.0),
+        "resident_ctas": w.resident,
+        "dram_bytes": dram,
+        "l2_hit": np.maximum(1 - dram / np.maximum(w.ctas * w.steps * w.step_bytes, 1), 0.0),
+        "bytes_in_flight_per_sm": w.resident * np.minimum(_ahead(w), w.steps) * w.step_bytes,
+    }
+    return EstimateTable(np.maximum(seconds, _floor(w)), terms, facts)
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Seconds that each level takes for one K step of one CTA, or, of `dram`, for the share of one CTA in all DRAM traffic."""
+
+    per_cta: dict[str, Seconds]  # what the CTAs of an SM share
+    apart: dict[str, Seconds]  # what each CTA waits for on its own
+    dram: Seconds
+
+    def wave(self, resident: Seconds, ctas: Seconds) -> Seconds:
+        """Seconds of one K step of `ctas` CTAs, `resident` on an SM: the fourth-power mean of the levels.
+
+        Levels within a few percent of each other hold each other up. Of the powers tried, 4 fits the landscapes best; a mean of high power
+        is the slowest level alone, and no mean is less than it.
+        """
+        shared = sum(_fourth(level) for level in self.per_cta.values())
+        own = sum(_fourth(level) for level in self.apart.values())
+        return np.asarray(np.sqrt(np.sqrt(_fourth(resident) * shared + own + _fourth(ctas * self.dram))))
+
+    def terms(self, w: Work, wave: Seconds) -> dict[str, Seconds]:
+        """What each level alone would take for the whole launch."""
+        turns = w.ctas / wave * w.steps
+        terms = {name: level * w.resident * turns for name, level in self.per_cta.items()}
+        return terms | {name: level * turns for name, level in self.apart.items()} | {"dram": self.dram * wave * turns}
+
+
+def _fourth(level: Seconds) -> Seconds:
+    square = level * level
+    return np.asarray(square * square)
+
+
+def _levels(w: Work, c: Calibration, dram: Seconds) -> _Levels:
+    per_cta = {
+        "tensor_core": _tensor_core_step(w, c) + _narrow_load_step(w, c),
+        "shared_memory": _shared_memory_step(w),
+        "fill": _fill_step(w, c),
+        "l2": _l2_step(w, c),
+        "issue": _issue_step(w, c),
+    }
+    apart = {"latency": _latency_step(w, c), "hot_line": _hot_line_step(w, c)}
+    return _Levels(per_cta, apart, dram / (w.ctas * w.steps) / (w.hardware.dram_bytes_per_second * c.dram_share))
+
+
+def _floor(w: Work) -> float:
     """No launch beats the published peak or the published bandwidth with every byte moved once."""
-    peak = (
-        i.hardware.fma_per_sm_per_clock[i.problem.dtype] * 2 * i.sms * (i.hardware.max_clock_mhz or i.hardware.need("peak_clock_mhz")) * 1e6
-    )
-    return max(i.problem.flops / peak, i.problem.least_bytes / i.hardware.dram_bytes_per_second)
+    chip = w.hardware
+    peak = chip.fma_per_sm_per_clock[w.problem.dtype] * 2 * w.sms * (chip.max_clock_mhz or chip.need("peak_clock_mhz")) * 1e6
+    return max(w.problem.flops / peak, w.problem.least_bytes / chip.dram_bytes_per_second)
 
 
-def _tensor_core_step(i: _Inputs) -> Seconds:
-    """Seconds of one K step of one CTA if only the tensor cores of its SM worked.
+def _tensor_core_step(w: Work, c: Calibration) -> Seconds:
+    """If only the tensor cores of the SM worked.
 
     wgmma m64nN takes N/2 clocks per k16 and 16 + N/4 clocks of shared memory reads when both operands lie there (fits the N sweep of arXiv
     2402.13499). mma.sync reaches `mma_sync_share` of a chip whose full rate is wgmma's.
     """
-    c, low = i.calibration, i.lowering
-    macs = i.table.cta_m.astype(np.float64) * i.table.cta_n * i.table.cta_k
-    rate = np.full(len(i.table), i.hardware.fma_per_sm_per_clock[i.problem.dtype], dtype=np.float64)
+    low, table, chip = w.lowering, w.table, w.hardware
+    macs = table.cta_m.astype(np.float64) * table.cta_n * table.cta_k
+    rate = np.full(len(macs), chip.fma_per_sm_per_clock[w.problem.dtype], dtype=np.float64)
     narrow = np.maximum(1.0, (16 + low.mma_n / 4) / (low.mma_n / 2))
     rate = np.where(low.mma_version == WGMMA, rate / narrow, rate)
-    if i.hardware.compute_capability[0] >= 9 and i.hardware.compute_capability[0] != 12:
+    if chip.compute_capability[0] >= 9 and chip.compute_capability[0] != 12:
         rate = np.where(low.mma_version == MMA_SYNC, rate * c.mma_sync_share, rate)
-    rate = np.where(low.mma_version == FMA, i.hardware.fma_per_sm_per_clock.get("fp32", 64.0), rate)
-    issue = np.where(loads_by_tma(i.table), 1.0, c.pointer_issue_share)
+    rate = np.where(low.mma_version == FMA, chip.fma_per_sm_per_clock.get("fp32", 64.0), rate)
+    issue = np.where(w.tma, 1.0, c.pointer_issue_share)
     # fewer than four warps leave sub-partitions, each with its own tensor core, without work
-    busy = np.minimum(i.table.warps / i.hardware.subpartitions_per_sm, 1.0)
-    return macs / (rate * c.tensor_core_share * issue * busy * i.clock_hz)
+    busy = np.minimum(table.warps / chip.subpartitions_per_sm, 1.0)
+    return macs / (rate * c.tensor_core_share * issue * busy * w.clock_hz)
 
 
-def _shared_memory_step(i: _Inputs) -> Seconds:
-    """Seconds of one K step of one CTA if only its SM's shared memory port worked: tiles written once and read once by wgmma (per 64
-    rows of A, B again), and by mma.sync once per warp that shares them."""
-    low, t, b = i.lowering, i.table, i.problem.element_bytes
-    fill = i.step_bytes
-    row_groups = np.where(low.mma_version == WGMMA, np.maximum(t.cta_m / 64, 1), low.warps_m)
-    column_groups = np.where(low.mma_version == WGMMA, np.maximum(t.cta_n / low.mma_n, 1), low.warps_n)
-    reads = t.cta_k * b * (t.cta_m * column_groups + t.cta_n * row_groups)
-    return np.asarray((fill + reads) / (SHARED_MEMORY_BYTES_PER_CLOCK * i.clock_hz))
+def _shared_memory_step(w: Work) -> Seconds:
+    """If only the SM's shared memory port worked: tiles written once and read once by wgmma (per 64 rows of A, B again), and by mma.sync
+    once per warp that shares them."""
+    low, table = w.lowering, w.table
+    row_groups = np.where(low.mma_version == WGMMA, np.maximum(table.cta_m / 64, 1), low.warps_m)
+    column_groups = np.where(low.mma_version == WGMMA, np.maximum(table.cta_n / low.mma_n, 1), low.warps_n)
+    reads = table.cta_k * w.problem.element_bytes * (table.cta_m * column_groups + table.cta_n * row_groups)
+    return np.asarray((w.tile_bytes + reads) / (SHARED_MEMORY_BYTES_PER_CLOCK * w.clock_hz))
 
 
-def _narrow_load_step(i: _Inputs) -> Seconds:
-    """Seconds of one K step of one CTA if only its SM's load unit worked, where rows are aligned too badly for asynchronous copies: then
-    each element is a load of its own, and its latency is not hidden either."""
-    narrow = [load_vector_bytes(i.problem, operand) < CP_ASYNC_LEAST_BYTES for operand in ("a", "b")]
-    elements = i.table.cta_k * (i.table.cta_m * narrow[0] + i.table.cta_n * narrow[1])
-    seconds = elements / 32 * WARP_LOAD_CLOCKS / i.clock_hz + i.calibration.load_latency_seconds * any(narrow)
-    return np.where(loads_by_tma(i.table), 0.0, seconds)
+def _fill_step(w: Work, c: Calibration) -> Seconds:
+    """If only the way from L2 into the SM worked, and TMA zeroing what lies past the end.
 
-
-def _in_flight(i: _Inputs, resident: NDArray[np.float64]) -> Seconds:
-    """Operand bytes that an SM has asked for and not yet got: all buffers but the one being read."""
-    waiting = np.maximum(np.minimum(i.lowering.buffers - 1, i.steps), 0.5)
-    return np.asarray(resident * waiting * i.step_bytes)
-
-
-def _dram_bytes(i: _Inputs, slots: Seconds) -> Seconds:
-    """Operand bytes read from DRAM by the whole launch.
-
-    A wave of CTAs that advance together needs each row and column of tiles once; in the grouped raster a wave from a group's start
-    covers the rows and columns counted here. An operand that L2 keeps between waves is read once.
+    TMA fetches nothing for rows past the end but zeroes them, 128 bytes at a time and far slower than it moves data: on an H200 a 64-row
+    tile of an A with 1 row takes 4.2 ns for each missing row, 1.4 ns for one that is there.
     """
-    low, t, p = i.lowering, i.table, i.problem
-    wave = np.minimum(slots, i.work)
-    group = np.minimum(t.group_m, low.tiles_m).astype(np.float64)
-    per_group = group * low.tiles_n
-    groups = np.floor(wave / per_group)
-    rest = wave - groups * per_group
-    rows = np.minimum(np.where(groups > 0, groups * group + np.minimum(rest, group), np.minimum(wave, group)), low.tiles_m)
-    columns = np.where(groups > 0, low.tiles_n, np.minimum(np.ceil(wave / group), low.tiles_n))
-    waves = np.maximum(i.work / wave, 1.0)
-    k_share = i.problem.k / t.split_k
-    whole_a, whole_b = float(p.m) * p.k * p.element_bytes, float(p.n) * p.k * p.element_bytes
-    read_a = waves * np.minimum(rows * t.cta_m, p.m) * k_share * p.element_bytes
-    read_b = waves * np.minimum(columns * t.cta_n, p.n) * k_share * p.element_bytes
-    keep = i.calibration.l2_resident_share * i.hardware.need("l2_bytes")
-    read_a = np.maximum(np.where(whole_a <= keep, whole_a, read_a), whole_a)
-    read_b = np.maximum(np.where(whole_b <= keep, whole_b, read_b), whole_b)
-    return np.asarray(read_a + read_b)
+    missing = w.tile_bytes - w.step_bytes
+    clocks = w.step_bytes / FILL_BYTES_PER_CLOCK + np.where(w.tma, missing, 0.0) / LINE_BYTES * c.missing_row_clocks
+    return np.asarray(clocks / w.clock_hz)
 
 
-def _wave(
-    i: _Inputs, resident: Seconds, ctas: Seconds, compute: Seconds, shared: Seconds, dram: Seconds
-) -> tuple[Seconds, dict[str, Seconds]]:
-    """Seconds of the K loop of one wave of `ctas` CTAs, `resident` on an SM, and what each level alone would take."""
-    c = i.calibration
-    l2_rate = c.l2_bytes_per_clock_per_sm * i.clock_hz
-    l2 = resident * i.step_bytes / l2_rate
-    dram_per_cta_step = dram / (i.work * i.steps)
-    dram_step = ctas * dram_per_cta_step / (i.hardware.dram_bytes_per_second * c.dram_share)
-    # Little's law: what is in flight arrives once per latency
-    latency = (c.load_latency_seconds + i.step_bytes / l2_rate) / np.maximum(i.lowering.buffers - 1, 0.5)
-    slowest = np.maximum.reduce([resident * compute, resident * shared, l2, dram_step, latency])
-    terms = {
-        "tensor_core": resident * compute * i.steps,
-        "shared_memory": resident * shared * i.steps,
-        "l2": l2 * i.steps,
-        "dram": dram_step * i.steps,
-        "latency": latency * i.steps,
-    }
-    return i.steps * (slowest + c.step_seconds / resident), terms
+def _l2_step(w: Work, c: Calibration) -> Seconds:
+    """If only L2 worked, with an SM's share of what it delivers: some 5.5 kB a clock in all on H100 (DeepGEMM takes 64 B an SM or 6.1 kB).
+    Neighbours that want the same rows are served at once."""
+    elements = l2_step_elements(c.merging_ctas, w.ctas, (w.rows, w.columns), w.table, w.lowering)
+    return np.asarray(w.table.cta_k * elements * w.problem.element_bytes / (c.l2_bytes_per_clock_per_sm * w.clock_hz))
 
 
-def _prologue(i: _Inputs) -> Seconds:
-    """A CTA's start: set-up, and the first tile's way from DRAM, which nothing in the CTA overlaps."""
-    return np.full(len(i.table), i.calibration.cta_seconds + i.calibration.load_latency_seconds)
+def _issue_step(w: Work, c: Calibration) -> Seconds:
+    """If only the schedulers worked: each warp has its loop's instructions, barriers included, and pointer loads have their addresses and
+    copies besides."""
+    copies = np.where(w.tma, 0.0, w.tile_bytes / WARP_COPY_BYTES)
+    clocks = w.table.warps * c.step_clocks + copies * c.copy_clocks
+    return np.asarray(clocks / (w.hardware.subpartitions_per_sm * w.clock_hz))
 
 
-def _epilogue(i: _Inputs) -> Seconds:
-    """Seconds to store the tiles of a full wave: C in its own type, or fp32 partials."""
-    bytes_out = np.where(i.table.split_k > 1, ACCUMULATOR_BYTES, i.problem.out_bytes)
-    m, n = np.minimum(i.table.cta_m, i.problem.m), np.minimum(i.table.cta_n, i.problem.n)
-    wave = np.minimum(i.sms * i.resident, i.work)
-    store = wave * m * n * bytes_out / (i.hardware.dram_bytes_per_second * i.calibration.store_share)
-    return np.asarray(store)
+def _narrow_load_step(w: Work, c: Calibration) -> Seconds:
+    """If only the load unit worked, where rows are aligned too badly for asynchronous copies: then each element is a load of its own, and
+    its latency is not hidden either."""
+    narrow = [load_vector_bytes(w.problem, operand) < CP_ASYNC_LEAST_BYTES for operand in ("a", "b")]
+    elements = w.table.cta_k * (w.table.cta_m * narrow[0] + w.table.cta_n * narrow[1])
+    seconds = elements / 32 * WARP_LOAD_CLOCKS / w.clock_hz + c.load_latency_seconds * any(narrow)
+    return np.where(w.tma, 0.0, seconds)
 
 
-def _reduction(i: _Inputs) -> Seconds:
+def _ahead(w: Work) -> Seconds:
+    """K steps whose operands are under way while one is worked on. wgmma and tcgen05 hold a buffer longer than mma.sync does."""
+    return np.maximum(np.where(w.wgmma, w.lowering.buffers - 1, w.lowering.buffers), 1).astype(np.float64)
+
+
+def _latency_step(w: Work, c: Calibration) -> Seconds:
+    """If a CTA only waited: what is in flight arrives once per latency (Little's law), and a longer tile takes longer.
+
+    The product of buffers and step time is constant until another level limits (SemiAnalysis' main loop sweep on B200, and the landscapes).
+    """
+    latency = c.load_latency_seconds + c.load_seconds_per_kib * w.step_bytes / 1024
+    return np.asarray(latency / _ahead(w))
+
+
+def _hot_line_step(w: Work, c: Calibration) -> Seconds:
+    """If only the busiest line of L2 worked: where pointer loads wrap a matrix of few rows, every row of the tile, in every CTA beside it,
+    asks for the same line."""
+    rows, columns = footprint(np.minimum(w.slots, w.ctas), w.table, w.lowering)
+    again_a = w.table.cta_m / np.minimum(w.table.cta_m, w.problem.m) * columns
+    again_b = w.table.cta_n / np.minimum(w.table.cta_n, w.problem.n) * rows
+    again = np.where(w.tma, 1.0, np.maximum(again_a, again_b))
+    lines = w.table.cta_k * w.problem.element_bytes / LINE_BYTES
+    return np.asarray(again * lines * c.hot_line_clocks / w.clock_hz)
+
+
+def _kept_bytes(w: Work, c: Calibration) -> float:
+    """What may be read again and still be in L2."""
+    return c.l2_resident_share * w.hardware.need("l2_bytes")
+
+
+def _prologue(w: Work, c: Calibration, waves: Seconds) -> Seconds:
+    """The first tile's way from DRAM, once per wave. CTAs that share an SM overlap it, and a fused loop over tiles has it once."""
+    return np.where(w.table.flatten == 1, c.load_latency_seconds, c.load_latency_seconds * (1 + (waves - 1) / w.resident))
+
+
+def _epilogue(w: Work, c: Calibration) -> Seconds:
+    """Seconds to store C in its own type, or fp32 partials; a fused loop over tiles overlaps all but the last wave's."""
+    bytes_out = np.where(w.table.split_k > 1, ACCUMULATOR_BYTES, w.problem.out_bytes)
+    m, n = np.minimum(w.table.cta_m, w.problem.m), np.minimum(w.table.cta_n, w.problem.n)
+    at_end = np.where(w.table.flatten == 1, np.minimum(w.slots, w.ctas), w.ctas)
+    return np.asarray(at_end * m * n * bytes_out / (w.hardware.dram_bytes_per_second * c.store_share))
+
+
+def _reduction(w: Work, c: Calibration) -> Seconds:
     """The second launch of split-K: partials read, from L2 where they fit, and C written."""
-    outputs = float(i.problem.m) * i.problem.n
-    partials = outputs * i.table.split_k * ACCUMULATOR_BYTES
-    l2_rate = i.calibration.l2_bytes_per_clock_per_sm * i.clock_hz * i.sms
-    dram_rate = i.hardware.dram_bytes_per_second * i.calibration.dram_share
-    fits = partials <= i.calibration.l2_resident_share * i.hardware.need("l2_bytes")
-    read = partials / np.where(fits, l2_rate, dram_rate)
-    return np.where(i.table.split_k > 1, i.calibration.reduction_seconds + read + outputs * i.problem.out_bytes / dram_rate, 0.0)
+    outputs = float(w.problem.m) * w.problem.n
+    partials = outputs * w.table.split_k * ACCUMULATOR_BYTES
+    l2_rate = c.l2_bytes_per_clock_per_sm * w.clock_hz * w.sms
+    dram_rate = w.hardware.dram_bytes_per_second * c.dram_share
+    read = partials / np.where(partials <= _kept_bytes(w, c), l2_rate, dram_rate)
+    return np.where(w.table.split_k > 1, c.reduction_seconds + read + outputs * w.problem.out_bytes / dram_rate, 0.0)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from search_spaces.errors import UserError
+from search_spaces.user_folder import user_folder
 
 SCHEMA_VERSION = "0001"
 VERSION_TABLE = "tuner_schema"
@@ -20,8 +21,7 @@ _NETWORK_FUSE = {"fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.juicefs", "f
 
 
 def default_path() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "tuner" / "tuner.db"
+    return user_folder() / "tuner.db"
 
 
 def resolve(location: str | Path | None) -> Path | str:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from db.faults import BUSY_TIMEOUT_SECONDS, VERSION_TABLE, check_file, check_version, faults_of, no_database, resolve
-from db.records import BestAnswer, Environment, Finalist, Measurement, Record, RunInfo, Stats
+from db.records import BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
 from db.rows import (
     ENVIRONMENT_COLUMNS,
     FINALIST_COLUMNS,
@@ -26,6 +26,7 @@ from db.rows import (
     Row,
     problem_row,
     read_finalist,
+    read_landscape,
     read_measurement,
     read_problem,
     read_record,
@@ -35,6 +36,7 @@ from db.rows import (
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 
+_PLACE = ("protocol", *(f"environment_{name}" for name in (*MeasuredOn._fields, "driver", "cuda", "torch")))  # times that may be compared
 PAGE = 500  # records fetched at a time, so that a slow reader holds no transaction open
 
 
@@ -175,6 +177,22 @@ class Reader(ABC):
         while rows := self.rows(f"{_RECORD} {where} ORDER BY trial.id LIMIT {PAGE}", values | {"last": last}):
             yield from map(read_record, rows)
             last = rows[-1]["trial_id"]
+
+    def landscapes(self, gpu: str, *, sms: int | None, least: int = 1) -> tuple[Landscape, ...]:
+        """What was timed on this GPU, a landscape a problem, in a fixed order.
+
+        Times taken with different drivers, libraries or protocols are not mixed: of a problem's places the one with the newest time
+        counts, among those that have at least `least` times.
+        """
+        where, values = _on_sms("WHERE trial.gpu = :gpu AND trial.median_us IS NOT NULL", {"gpu": gpu}, sms)
+        columns = ", ".join(f"environment.{name} AS environment_{name}" for name in ENVIRONMENT_COLUMNS)
+        names = _columns(("protocol", "recorded", "median_us", *PROBLEM_COLUMNS, *SCHEDULE_COLUMNS))
+        found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
+        for row in self.rows(f"SELECT {names}, {columns} {_FROM} {where} ORDER BY {_columns(PROBLEM_COLUMNS)}, trial.id", values):
+            places = found.setdefault(tuple(row[name] for name in PROBLEM_COLUMNS), {})
+            places.setdefault(tuple(row[name] for name in _PLACE), []).append(row)
+        newest = (max(places.values(), key=lambda rows: (len(rows) >= least, rows[-1]["recorded"])) for places in found.values())
+        return tuple(read_landscape(rows) for rows in newest)
 
     def trial(self, trial_id: int) -> Record:
         (row,) = self.rows(f"{_RECORD} WHERE trial.id = :trial_id", {"trial_id": trial_id})

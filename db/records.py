@@ -188,6 +188,20 @@ class BestAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Landscape:
+    """The measured times of one problem that can be compared: one place (GPU, driver, libraries), one protocol.
+
+    median_us: the newest time of each schedule, those of a single launch (`slow`) included. recorded: when the newest was stored.
+    """
+
+    problem: Problem
+    environment: Environment
+    protocol: str
+    median_us: Mapping[Schedule, float]
+    recorded: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stats:
     """How much there is. shapes: (gpu, MxNxK) -> attempts."""
 

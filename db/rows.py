@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from db.records import Environment, Estimated, Finalist, Measurement, Record, RunInfo
+from db.records import Environment, Estimated, Finalist, Landscape, Measurement, Record, RunInfo
 from search_spaces.problem import Problem
 from search_spaces.schedule import AXES, Schedule, Tile
 
@@ -95,6 +95,24 @@ def read_run(row: Row) -> RunInfo:
     return RunInfo(id=row["id"], request=row["request"], status=row["status"], **times)  # type: ignore[arg-type]
 
 
+def read_landscape(rows: Sequence[Row]) -> Landscape:
+    """From timed trials of one problem in one place, oldest first, with columns as `read_record` takes them."""
+    newest = rows[-1]
+    recorded = read_time(newest["recorded"])
+    assert recorded is not None  # the schema says so
+    return Landscape(
+        problem=read_problem(newest),
+        environment=_read_environment(newest),
+        protocol=newest["protocol"],
+        median_us={read_schedule(row): row["median_us"] for row in rows},
+        recorded=recorded,
+    )
+
+
+def _read_environment(row: Row) -> Environment:
+    return Environment(**{name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS})
+
+
 def read_record(row: Row) -> Record:
     """From a trial's columns, `trial_id`, and its environment's columns with `environment_` before their names."""
     tiles = [row[name] for name in _TILE_COLUMNS]
@@ -105,7 +123,7 @@ def read_record(row: Row) -> Record:
         warp_tile=Tile(*tiles[:3]),
         mma_tile=Tile(*tiles[3:]),
         estimate=Estimated(**(estimate | {"terms": json.loads(estimate["terms"])})),
-        environment=Environment(**{name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS}),
+        environment=_read_environment(row),
         measurement=read_measurement(row),
         trial_id=row["trial_id"],
         run_id=row["run_id"],

@@ -53,9 +53,9 @@ class Check:
     limit: ArrayLike
     ok: NDArray[np.bool_] | None = None
 
-    def passes(self, rows: int) -> NDArray[np.bool_]:
-        ok = self.ok if self.ok is not None else np.asarray(self.need) <= np.asarray(self.limit)
-        return np.broadcast_to(ok, (rows,))
+    def passes(self) -> NDArray[np.bool_]:
+        """Broadcasts to the rows."""
+        return self.ok if self.ok is not None else np.asarray(np.asarray(self.need) <= np.asarray(self.limit))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _is_power_of_two(column: NDArray[np.int32]) -> NDArray[np.bool_]:
 @constraint
 def power_of_two_tile(f: Facts) -> Check:
     """Triton's tensors have edges that are powers of two."""
-    edges = np.stack([f.table.cta_m, f.table.cta_n, f.table.cta_k])
+    edges = np.stack(np.broadcast_arrays(f.table.cta_m, f.table.cta_n, f.table.cta_k))
     wrong = np.where(_is_power_of_two(edges), 0, edges).max(axis=0)
     nearest = 2 ** np.round(np.log2(np.maximum(wrong, 1))).astype(np.int64)
     return Check("a tile edge of {need} is no power of two; the nearest is {limit}", wrong, nearest, ok=wrong == 0)
@@ -123,6 +123,14 @@ def positive_axes(f: Facts) -> Check:
     t = f.table
     least = np.minimum(np.minimum(t.stages, t.split_k), np.minimum(t.group_m, t.epilogue_subtile))
     return Check("an axis that counts from {limit} is {need}", least, 1, ok=least >= 1)
+
+
+@constraint
+def kernel_variants(f: Facts) -> Check:
+    """The kernels fuse the loops or not (flatten 0 or 1), and store the accumulator whole or in halves (epilogue_subtile 1 or 2)."""
+    fused = f.table.flatten > 1
+    need, limit = np.where(fused, f.table.flatten, f.table.epilogue_subtile), np.where(fused, 1, 2)
+    return Check("flatten={flatten} epilogue_subtile={epilogue_subtile}: {need} is over the {limit} that the kernels have", need, limit)
 
 
 @constraint

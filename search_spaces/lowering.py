@@ -41,8 +41,8 @@ class Lowering:
     warps_m: Column
     warps_n: Column
     buffers: Column  # copies of the A and B tile in shared memory
-    operand_bytes: Column  # all buffers of A and B
-    shared_memory_bytes: Column
+    operand_bytes: NDArray[np.int64]  # all buffers of A and B
+    shared_memory_bytes: NDArray[np.int64]
     accumulators_per_thread: Column  # registers that the fp32 accumulator takes in a thread; none where it lies in tensor memory
     registers_per_thread: Column  # estimate; the compiled number replaces it
     k_steps: Column  # K tiles that one CTA works through for one output tile
@@ -88,7 +88,8 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
     steps = cdiv(cdiv(problem.k, table.cta_k), table.split_k)
     tiles_m, tiles_n = cdiv(problem.m, table.cta_m), cdiv(problem.n, table.cta_n)
     buffers = _buffers(table, problem, hardware, version, tma)
-    operand_bytes = buffers * table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes
+    # 64 bits, so that no depth of the pipeline wraps to a size that fits
+    operand_bytes = buffers.astype(np.int64) * table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes
     accumulators = table.cta_m * table.cta_n // (32 * table.warps)
     return Lowering(
         mma_version=version,
@@ -120,7 +121,7 @@ def _mma_version(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
     fallback = MMA_SYNC if hardware.has_triton_mma and problem.element_bytes == 2 else FMA
     major = hardware.compute_capability[0]
     if problem.element_bytes != 2 or major not in (9, 10):
-        return np.full(len(table), fallback, dtype=np.int32)
+        return np.full_like(table.cta_m, fallback)
     if major == 9:
         return np.where(whole_m & whole_n & deep & (table.warps % 4 == 0), WGMMA, fallback).astype(np.int32)
     return np.where(whole_m & whole_n & deep & _one_of(table.warps, (4, 8)), TCGEN05, fallback).astype(np.int32)
@@ -161,14 +162,16 @@ def _buffers(table: ScheduleTable, problem: Problem, hardware: Hardware, version
     return np.where(asynchronous, ring, 1).astype(np.int32)
 
 
-def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: Column, operand_bytes: Column, warps_n: Column) -> Column:
+def _shared_memory(
+    table: ScheduleTable, problem: Problem, tma: Flags, version: Column, operand_bytes: NDArray[np.int64], warps_n: Column
+) -> NDArray[np.int64]:
     """Bytes of shared memory of a CTA, as Triton's allocator ends up with.
 
     Operands and what the epilogue needs share memory where the operands are dead by then; in a fused loop over tiles they never are.
     Exact for nearly all schedules that were compiled to find the rules; the rest are off by less than one fp32 output tile, mostly too
     high. tests/test_lowering.py keeps compiled numbers, and `tuner explain` counts false accepts and rejects.
     """
-    elements = table.cta_m * table.cta_n
+    elements = table.cta_m.astype(np.int64) * table.cta_n
     staged = tma & (table.split_k == 1) & stores_by_tma(problem)
     store_bytes = np.where(staged, elements * problem.out_bytes // table.epilogue_subtile, 0)
     # a CTA that goes on to its next tile stages C beside the operands, one that ends in their place
@@ -190,7 +193,7 @@ def _shared_memory(table: ScheduleTable, problem: Problem, tma: Flags, version: 
     buffers = operand_bytes // np.maximum(table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes, 1)
     barrier_bytes = np.where(tma, MBARRIER_BYTES * buffers, 0)
     barrier_bytes = np.where(version == TCGEN05, cdiv(barrier_bytes, 16) * 16 + 2 * MBARRIER_BYTES, barrier_bytes)
-    return np.asarray(np.maximum(operand_bytes, after) + beside + barrier_bytes, dtype=np.int32)
+    return np.asarray(np.maximum(operand_bytes, after) + beside + barrier_bytes, dtype=np.int64)
 
 
 def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Flags, accumulators: NDArray[np.int64]) -> Column:

@@ -27,6 +27,11 @@ class ScheduleTable:
     def __len__(self) -> int:
         return len(self.family)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that whatever is computed from the columns broadcasts to."""
+        return self.family.shape
+
     def __getattr__(self, axis: str) -> Column:
         try:
             columns: Mapping[str, Column] = self.__dict__["columns"]
@@ -37,7 +42,7 @@ class ScheduleTable:
     def is_family(self, names: Iterable[str]) -> NDArray[np.bool_]:
         """True in the rows whose family is one of `names`."""
         wanted = set(names)
-        return np.isin(self.family, [code for code, name in enumerate(self.families) if name in wanted])
+        return np.array([name in wanted for name in self.families], dtype=bool)[self.family]
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> ScheduleTable:
         return ScheduleTable(self.families, self.family[rows], {axis: column[rows] for axis, column in self.columns.items()})

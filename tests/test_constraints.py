@@ -126,6 +126,13 @@ def test_workspace_counts_against_device_memory() -> None:
     assert found == f"needs {3 * 2 * 8192**2 + 4 * 4 * 8192**2} B of device memory, h100-sxm-80gb has 500000000 B"
 
 
+def test_variants_that_no_kernel_has() -> None:
+    h100 = load_gpu("h100")
+    assert "2 is over the 1 that the kernels have" in (why_not(parse_schedule("tma 128x128x64 w4 s3 p1 f2"), CUBE, h100) or "")
+    assert "4 is over the 2 that the kernels have" in (why_not(parse_schedule("tma 128x128x64 w4 s3 e4"), CUBE, h100) or "")
+    assert why_not(parse_schedule("tma 128x128x64 w4 s3 p1 e2 f1"), CUBE, h100) is None
+
+
 def test_equal_rasters_are_kept_once() -> None:
     """4 rows of tiles: groups of 4, 8 and 16 walk them alike."""
     p = Problem(m=512, n=4096, k=4096)

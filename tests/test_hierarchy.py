@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.calibration import load_calibration, parse_calibration
+from cost_models.calibration import parse_calibration
+from cost_models.calibration_files import load_calibration
 from cost_models.estimate import EstimateTable
 from cost_models.hierarchy import estimate
 from search_spaces.errors import UserError

@@ -20,6 +20,7 @@ from search_spaces.problem import Problem, parse_shape
 
 if TYPE_CHECKING:
     from search_spaces.hardware import Hardware
+    from tuner.ranking import Ranking
     from tuner.search import Progress
 
 Command = Callable[..., Any]
@@ -53,6 +54,14 @@ def _hardware(gpu: str) -> Hardware:
     if hardware.name != gpu:
         _say(f"{gpu} stands for {hardware.name} ({hardware.title})")
     return hardware
+
+
+def _say_borrowed(ranking: Ranking) -> None:
+    """Where the model's constants were fitted to another GPU."""
+    from cost_models.calibration_files import borrowed
+
+    if sentence := borrowed(ranking.hardware, ranking.calibration):
+        _say(sentence)
 
 
 def _leading_dimensions(text: str) -> tuple[int, int, int]:
@@ -103,6 +112,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
 space_options = _options(
     click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
+    click.option(
+        "--axis",
+        "axes",
+        multiple=True,
+        metavar="AXIS=VALUES",
+        help="Change an axis of the space: cta_m=64,128 takes these values, group_m=+32 one more, split_k=-3 one less; tma.stages=4"
+        " for one family. Repeatable.",
+    ),
     click.option("--families", default="", help="Kernel families, separated by commas; all of the space unless given."),
     click.option("--model", default="hierarchy", show_default=True, help="Cost model that ranks: hierarchy or roofline."),
 )
@@ -161,6 +178,7 @@ def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bo
     asked = SearchWish(problem=problem, hardware=_hardware(gpu), families=_names(families), measure=not no_measure, location=db, **wish)
     with ProgressLine() as line:
         result = run_search(asked, _say, line.show)
+    _say_borrowed(result.ranking)
     _print(as_json, lambda: search_json(result, top_k), lambda: search_text(result, top_k))
     sys.exit(Exit.FOUND if result.found else Exit.NOTHING_FOUND)
 
@@ -191,17 +209,19 @@ def best(problem: Problem, gpu: str, db: str | None, as_json: bool) -> None:
 @top_k_option
 @db_option
 @json_option
-def explain(problem: Problem, gpu: str, space: str, families: str, model: str, schedule: str, **shown: Any) -> None:
+def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any) -> None:
     """Why each schedule fell or ranked where it did: reasons with both numbers, the model's terms, predicted against compiled and
     measured."""
     from search_spaces.schedule import parse_schedule
-    from search_spaces.space import load_space
+    from search_spaces.space import choose_space
     from tuner import explaining
     from tuner.ranking import rank
 
-    hardware, names = _hardware(gpu), _names(families)
-    searched = load_space(space).only(names) if names else load_space(space)
+    hardware, searched = _hardware(gpu), choose_space(shown["space"], _names(shown["families"]), shown["axes"])
     ranking = rank(problem, hardware, searched, model)
+    if ranking.sampled:
+        _say(f"ranking {ranking.scope}")
+    _say_borrowed(ranking)
     if schedule:
         click.echo(explaining.schedule_text(parse_schedule(schedule), ranking))
         return
@@ -213,6 +233,37 @@ def explain(problem: Problem, gpu: str, space: str, families: str, model: str, s
         return explaining.ranking_text(ranking, shown["top_k"], records) + "\n\n" + explaining.agreement_text(found)
 
     _print(shown["as_json"], lambda: explaining.explanation_json(ranking, shown["top_k"], found), text)
+
+
+@app.command()
+@gpu_option
+@click.option("--measure", is_flag=True, help="First measure a few shapes that span what a GPU waits for; it has to be present.")
+@click.option("--budget", default="120s", show_default=True, help="Wall-clock limit of --measure, such as 60s or 5m.")
+@click.option(
+    "--output", "-o", default=None, type=click.Path(path_type=Path, dir_okay=False), help="File to write instead of the user's own."
+)
+@db_option
+@json_option
+def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str | None, as_json: bool) -> None:
+    """Fit the cost model's constants of a GPU to what was measured on it."""
+    from datetime import UTC, datetime
+
+    from tuner import calibrating
+
+    hardware = _hardware(gpu)
+    if measure:
+        from tuner import designing, searching
+
+        with ProgressLine() as line:
+            designing.measure(hardware, db, searching.parse_budget(budget) or designing.DEFAULT_BUDGET_SECONDS, _say, line.show)
+    landscapes = calibrating.stored_landscapes(hardware, db)
+    _say(f"fitting to {len(landscapes)} shapes with {sum(len(one.median_us) for one in landscapes)} schedules in all")
+    fitted = calibrating.fit_landscapes(landscapes, hardware, datetime.now(UTC).date())
+    _print(as_json, lambda: calibrating.fitted_json(fitted), lambda: calibrating.fitted_text(fitted))
+    if fitted.is_worse:
+        _say("nothing is written: the constants it started from rank the measured schedules better; measure more shapes")
+        sys.exit(Exit.NOTHING_FOUND)
+    _say(f"wrote {calibrating.write_calibration(fitted.calibration, output)}")
 
 
 @app.command()
@@ -284,7 +335,8 @@ def gpus() -> None:
 @app.command()
 def spaces() -> None:
     """The spaces that --space takes."""
-    from search_spaces.space import load_space, space_names
+    from search_spaces.space import load_space
+    from search_spaces.space_files import space_names
 
     for name in space_names():
         click.echo(f"{name}: {load_space(name).size} schedules before pruning")

@@ -19,8 +19,9 @@ from search_spaces.lowering import lower
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
+from search_spaces.table import ScheduleTable
 from tuner.compiling import Compiled, CompilePool
-from tuner.ranking import Ranking, tiles
+from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
 from tuner.resources import compile_workers
 from tuner.search import COMPILE_LIMIT_SECONDS, compile_job
@@ -65,19 +66,24 @@ def agreement(records: Sequence[Record], rejected: dict[Schedule, Compiled]) -> 
 
 def nearest_rejects(space: Space, problem: Problem, hardware: Hardware, count: int) -> list[Schedule]:
     """The schedules that fell to shared memory alone by the least, nearest first."""
-    full = space.enumerate()
-    lowering = lower(full, problem, hardware)
-    limit = hardware.shared_memory_per_cta_bytes
-    near = np.flatnonzero((lowering.shared_memory_bytes > limit) & (lowering.shared_memory_bytes <= limit * NEAR_SHARE))
-    others = np.ones(len(near), dtype=bool)
-    table_near = full.take(near)
-    facts = Facts(table_near, problem, hardware, lower(table_near, problem, hardware))
-    with np.errstate(divide="ignore"):
-        for rule in CONSTRAINTS:
-            if rule.name != "shared_memory":
-                others &= rule.check(facts).passes(len(near))
-    chosen = near[others][np.argsort(lowering.shared_memory_bytes[near[others]], kind="stable")][:count]
-    return full.take(chosen).schedules()
+    found: list[tuple[int, Schedule]] = []
+    for piece in pieces(space) if count else ():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            near = _nearly_fits(piece, problem, hardware)
+        need = lower(near, problem, hardware).shared_memory_bytes
+        first = np.argsort(need, kind="stable")[:count]
+        found += zip(need[first].tolist(), near.take(first).schedules(), strict=True)
+    return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def _nearly_fits(table: ScheduleTable, problem: Problem, hardware: Hardware) -> ScheduleTable:
+    need, limit = lower(table, problem, hardware).shared_memory_bytes, hardware.shared_memory_per_cta_bytes
+    near = table.take(np.flatnonzero(np.broadcast_to((need > limit) & (need <= limit * NEAR_SHARE), table.shape)))
+    facts, others = Facts(near, problem, hardware, lower(near, problem, hardware)), np.ones(len(near), dtype=bool)
+    for rule in CONSTRAINTS:
+        if rule.name != "shared_memory":
+            others &= rule.check(facts).passes()
+    return near.take(others)
 
 
 def compile_rejects(schedules: Sequence[Schedule], problem: Problem, hardware: Hardware) -> dict[Schedule, Compiled]:
@@ -93,10 +99,10 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     row = ranking.row_of(schedule)
     if row is None:
         alone = why_not(schedule, ranking.problem, ranking.hardware)
-        return f"'{schedule}' falls: {alone}" if alone else f"'{schedule}' can run, but is not in space"
+        return f"'{schedule}' falls: {alone}" if alone else f"'{schedule}' can run, but is not {_missing_from(schedule, ranking)}"
     estimate, below = ranking.estimate(row), tiles(ranking.lowering, row, schedule)
     lines = [
-        f"'{schedule}' ranks {row + 1} of {len(ranking.table)}",
+        f"'{schedule}' ranks {row + 1} of {ranking.pruning.survived}",
         f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
         f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory,"
         f" {int(ranking.lowering.k_steps[row])} K steps",
@@ -105,6 +111,16 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
     facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
     return "\n".join([*lines, terms, facts])
+
+
+def _missing_from(schedule: Schedule, ranking: Ranking) -> str:
+    """Where a schedule would be that can run and has no rank."""
+    kept, survived = len(ranking.table), ranking.pruning.survived
+    if not ranking.space.holds(schedule):
+        return f"in space {ranking.space.name}"
+    if kept < survived:
+        return f"among the {kept} fastest of the {survived} that can run of {ranking.scope}: only those are kept"
+    return f"in {ranking.scope}"
 
 
 def ranking_text(ranking: Ranking, top_k: int, records: Sequence[Record]) -> str:
@@ -152,7 +168,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
         )
     return {
         "enumerated": ranking.pruning.enumerated,
-        "survivors": len(ranking.table),
+        "survivors": ranking.pruning.survived,
         "fallen": [
             {"constraint": f.constraint, "count": f.count, "reason": f.reason, "example": str(f.example), "sentence": f.sentence}
             for f in ranking.pruning.fallen

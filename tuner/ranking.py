@@ -1,36 +1,46 @@
-"""From a problem and a chip to ranked schedules: enumerate, prune, estimate. Needs neither torch nor a GPU."""
+"""From a problem and a chip to ranked schedules: enumerate or sample, prune, estimate, keep the fastest. Needs neither torch nor a
+GPU."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import cost_models
-from cost_models.calibration import Calibration, load_calibration
+from cost_models.calibration import Calibration
+from cost_models.calibration_files import load_calibration
 from cost_models.estimate import Estimate, EstimateTable
 from search_spaces.errors import UserError
 from search_spaces.families import family
 from search_spaces.hardware import Hardware
-from search_spaces.lowering import Lowering, lower
+from search_spaces.lowering import Lowering
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, Tile
-from search_spaces.space import Pruning, Space, prune
+from search_spaces.space import Pruning, Space, merge, prune
 from search_spaces.table import ScheduleTable
 
 DEFAULT_MODEL = "hierarchy"
+PIECE_ROWS = 2**18  # schedules that are pruned and estimated at a time
+MOST_KEPT = 500_000  # of the schedules that can run, the fastest by the model; with all that is known of them some 250 B each
+MOST_STREAMED = 50_000_000  # a larger space is sampled
+SAMPLE_ROWS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The schedules that can run, fastest estimate first, with what pruning dropped."""
+    """The schedules that can run, fastest estimate first, at most `MOST_KEPT` of them, with what pruning dropped."""
 
     problem: Problem
     hardware: Hardware
     model: str
     calibration: Calibration
+    space: Space
     pruning: Pruning
     table: ScheduleTable
     lowering: Lowering
@@ -39,8 +49,19 @@ class Ranking:
     def estimate(self, row: int) -> Estimate:
         return self.estimates.row(row)
 
+    @property
+    def sampled(self) -> bool:
+        return self.pruning.enumerated < self.space.size
+
+    @property
+    def scope(self) -> str:
+        """The schedules that the ranking speaks of."""
+        if self.sampled:
+            return f"a sample of {self.pruning.enumerated} of the {self.space.size} schedules of space {self.space.name}"
+        return f"{self.space.size} schedules of space {self.space.name}"
+
     def row_of(self, schedule: Schedule) -> int | None:
-        """The rank, from 0, of a schedule that survived."""
+        """The rank, from 0, of a schedule that survived and was kept."""
         same = np.ones(len(self.table), dtype=bool)
         for axis, column in self.table.columns.items():
             same &= column == getattr(schedule, axis)
@@ -89,22 +110,83 @@ def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
         )
 
 
-def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAULT_MODEL) -> Ranking:
-    """Prune the space and put what is left in the order of its estimates."""
+def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAULT_MODEL, seed: int = 0) -> Ranking:
+    """Prune the space, piece by piece, and put what is left in the order of its estimates. `seed` draws the sample of a space that is too
+    large to go through."""
     if model not in model_names():
         raise UserError(f"no cost model named {model!r}; known: {', '.join(model_names())}")
     check_problem(problem, hardware, space)
-    pruning = prune(space.enumerate(), problem, hardware)
-    pruning.require_survivors(problem, hardware)
     calibration = load_calibration(hardware)
-    estimates = importlib.import_module(f"cost_models.{model}").estimate(
-        pruning.survivors, pruning.lowering, problem, hardware, calibration
+    estimate = importlib.import_module(f"cost_models.{model}").estimate
+    parts, leaders = [], _Leaders()
+    for piece in pieces(space, seed):
+        found = prune(piece, problem, hardware)
+        parts.append(Pruning(found.enumerated, found.survived, found.fallen))
+        if found.survived:
+            leaders.add(_Rows(found.survivors, found.lowering, estimate(found.survivors, found.lowering, problem, hardware, calibration)))
+    pruning = merge(parts)
+    pruning.require_survivors(problem, hardware)
+    rows = leaders.ordered()
+    return Ranking(problem, hardware, model, calibration, space, pruning, rows.table, rows.lowering, rows.estimates)
+
+
+def pieces(space: Space, seed: int = 0) -> Iterator[ScheduleTable]:
+    """All schedules of the space, or a sample of one that is too large, in tables small enough for their columns to stay in memory."""
+    if space.size <= MOST_STREAMED:
+        yield from space.grids(PIECE_ROWS)
+        return
+    numbers = space.sample(SAMPLE_ROWS, seed)
+    for start in range(0, len(numbers), PIECE_ROWS):
+        yield space.rows(numbers[start : start + PIECE_ROWS])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Schedules that can run, with all that is known of them."""
+
+    table: ScheduleTable
+    lowering: Lowering
+    estimates: EstimateTable
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+class _Leaders:
+    """The fastest rows so far. Of equal estimates the earlier row comes first, as if all had been sorted at once."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Rows] = []
+        self._slowest = np.inf  # of the rows kept, once there are as many as may be
+
+    def add(self, rows: _Rows) -> None:
+        hopeful = np.flatnonzero(rows.estimates.seconds < self._slowest)
+        if len(hopeful):
+            self._parts.append(rows if len(hopeful) == len(rows) else _gather([rows], hopeful))
+        if sum(map(len, self._parts)) > 2 * MOST_KEPT:
+            self._parts = [self.ordered()]
+            self._slowest = self._parts[0].estimates.seconds[-1]
+
+    def ordered(self) -> _Rows:
+        seconds = np.concatenate([part.estimates.seconds for part in self._parts])
+        return _gather(self._parts, np.argsort(seconds, kind="stable")[:MOST_KEPT])
+
+
+def _gather(parts: Sequence[_Rows], rows: NDArray[np.intp]) -> _Rows:
+    """These rows of all parts together, column by column: the parts need not be copied whole."""
+
+    def of(columns: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        found = list(columns)
+        return (np.concatenate(found) if len(found) > 1 else found[0])[rows]
+
+    first = parts[0]
+    families = tuple(dict.fromkeys(name for part in parts for name in part.table.families))
+    family = of(np.array([families.index(name) for name in part.table.families], dtype=np.int32)[part.table.family] for part in parts)
+    table = ScheduleTable(families, family, {axis: of(part.table.columns[axis] for part in parts) for axis in first.table.columns})
+    lowering = Lowering(**{name: of(getattr(part.lowering, name) for part in parts) for name in vars(first.lowering)})
+    estimates = EstimateTable(
+        of(part.estimates.seconds for part in parts),
+        {name: of(part.estimates.terms[name] for part in parts) for name in first.estimates.terms},
+        {name: of(part.estimates.facts[name] for part in parts) for name in first.estimates.facts},
     )
-    order = estimates.order()
-    table = pruning.survivors.take(order)
-    ordered = EstimateTable(
-        estimates.seconds[order],
-        {name: column[order] for name, column in estimates.terms.items()},
-        {name: column[order] for name, column in estimates.facts.items()},
-    )
-    return Ranking(problem, hardware, model, calibration, pruning, table, lower(table, problem, hardware), ordered)
+    return _Rows(table, lowering, estimates)

@@ -37,7 +37,7 @@ def microseconds(seconds: float) -> str:
 
 def pruning_text(pruning: Pruning) -> str:
     rows = [(f.constraint, f.count, f"'{f.example}': {f.sentence}") for f in pruning.fallen]
-    head = f"{len(pruning.survivors)} of {pruning.enumerated} schedules can run"
+    head = f"{pruning.survived} of {pruning.enumerated} schedules can run"
     return head + "\n" + table((">constraint", ">fell", "nearest miss"), rows) if rows else head
 
 
@@ -126,7 +126,7 @@ def search_json(result: SearchResult, top_k: int) -> dict[str, object]:
         "run_id": result.run_id,
         "seconds": round(result.seconds, 3),
         "enumerated": result.ranking.pruning.enumerated,
-        "survivors": len(result.ranking.table),
+        "survivors": result.ranking.pruning.survived,
         "fallen": {f.constraint: f.count for f in result.ranking.pruning.fallen},
         "winner": str(result.winner.schedule) if result.winner else None,
         "finalists": [{"schedule": str(by_trial[f.trial_id].schedule), **asdict(f)} for f in result.finalists],

@@ -13,7 +13,7 @@ from search_spaces.errors import UserError
 from search_spaces.gpu_files import match_device, on_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from search_spaces.space import load_space
+from search_spaces.space import choose_space
 from tuner.environment import DeviceInfo, device_present, environment, load_warnings
 from tuner.measuring import MeasureSettings, MeasuringProcess
 from tuner.ranking import rank
@@ -31,6 +31,7 @@ class SearchWish:
     hardware: Hardware
     space: str
     families: tuple[str, ...]
+    axes: tuple[str, ...] = ()
     model: str
     strategy: str
     trials: int
@@ -71,9 +72,7 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
 def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[Progress], None]) -> SearchResult:
     """Serve the wish. Raises UserError before anything is written where it cannot be served."""
     hardware, device, sentence = choose_device(wish, device_present())
-    space = load_space(wish.space)
-    if wish.families:
-        space = space.only(wish.families)
+    space = choose_space(wish.space, wish.families, wish.axes)
     request = Request(
         problem=wish.problem,
         hardware=hardware,
@@ -84,7 +83,7 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         budget_seconds=parse_budget(wish.budget),
         seed=wish.seed,
     )
-    ranking = rank(request.problem, request.hardware, request.space, request.model)
+    ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
     settings = MeasureSettings()
 
     def measuring(cache: Path) -> MeasuringProcess:
@@ -92,7 +91,7 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
 
     with open_store(wish.location) as store:
         p = wish.problem
-        say(f"{p.shape} {p.dtype} {p.layout} on {hardware.name}: {space.size} schedules of space {space.name}")
+        say(f"{p.shape} {p.dtype} {p.layout} on {hardware.name}: {ranking.scope}")
         say(sentence)
         for warning in (*store.warnings, *(load_warnings(device) if device else ())):
             say(warning)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -20,14 +20,20 @@ from search_spaces.table import ScheduleTable
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The pruned schedules, and for each the seconds that the cost model expects. The rows are in no particular order."""
+    """The pruned schedules, and for each the seconds that the cost model expects. The rows are in no particular order.
+
+    nearby: rows that won on shapes like this one, the likest first.
+    """
 
     table: ScheduleTable
     seconds: NDArray[np.float64]
+    nearby: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.table) != len(self.seconds):
             raise ValueError(f"{len(self.table)} schedules, {len(self.seconds)} estimates")
+        if len(set(self.nearby)) < len(self.nearby) or not all(0 <= row < len(self.table) for row in self.nearby):
+            raise ValueError(f"rows {self.nearby} of {len(self.table)} are nearby")
 
     def by_estimate(self) -> NDArray[np.intp]:
         """All rows, the cheapest first; rows without an estimate (nan) last, equal ones in the table's order."""
@@ -36,15 +42,18 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings:
-    """seed: what every random choice follows from. batch: most rows of one proposal. limit: most rows in all; None is every row."""
+    """seed: what every random choice follows from. first, batch: most rows of the first proposal (as of any other, unless given) and of one.
+    limit: most rows in all; None is every row."""
 
     seed: int = 0
     batch: int = 16
+    first: int | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise UserError(f"a batch of {self.batch} schedules; give at least 1")
+        for size in (self.batch, self.first):
+            if size is not None and size < 1:
+                raise UserError(f"a batch of {size} schedules; give at least 1")
         if self.limit is not None and self.limit < 0:
             raise UserError(f"a limit of {self.limit} schedules; give 0 or more")
 
@@ -52,6 +61,14 @@ class StrategySettings:
         """How many rows may be proposed in all."""
         rows = len(candidates.table)
         return rows if self.limit is None else min(rows, self.limit)
+
+    def sizes(self, candidates: Candidates) -> Iterator[int]:
+        """How many rows each proposal may have, to the last."""
+        left, size = self.rows_of(candidates), self.batch if self.first is None else self.first
+        while left:
+            yield min(size, left)
+            left -= min(size, left)
+            size = self.batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +86,27 @@ Propose = Callable[[Candidates, StrategySettings], Proposals]
 
 def in_order(order: NDArray[np.intp], candidates: Candidates, settings: StrategySettings) -> Proposals:
     """Proposals in an order that no result changes."""
-    rows = settings.rows_of(candidates)
-    for start in range(0, rows, settings.batch):
-        yield [int(row) for row in order[start : min(start + settings.batch, rows)]]
+    start = 0
+    for size in settings.sizes(candidates):
+        yield [int(row) for row in order[start : start + size]]
+        start += size
+
+
+def guided(
+    candidates: Candidates,
+    settings: StrategySettings,
+    choose: Callable[[NDArray[np.bool_], int], list[int]],
+    learn: Callable[[list[Trial]], None],
+) -> Proposals:
+    """Proposals that are chosen anew after each result: choose(rows that are left, how many). Winners nearby are half of the first."""
+    left = np.ones(len(candidates.table), dtype=bool)
+    nearby = list(candidates.nearby)
+    for size in settings.sizes(candidates):
+        rows, nearby = nearby[: (size + 1) // 2], []
+        left[rows] = False
+        rows = rows + choose(left, size - len(rows))
+        left[rows] = False
+        learn((yield rows))
 
 
 def strategy_names() -> tuple[str, ...]:
@@ -86,6 +121,11 @@ def load_strategy(name: str) -> Propose:
 def wants_all(name: str) -> bool:
     """Whether the strategy is meant to try every schedule, where no limit is named."""
     return bool(getattr(_module(name), "WANTS_ALL", False))
+
+
+def stops_early(name: str) -> bool:
+    """Whether the strategy is meant to end, where no regret is named, once little is expected of what is left."""
+    return bool(getattr(_module(name), "STOPS_EARLY", False))
 
 
 def strategy_summary(name: str) -> str:

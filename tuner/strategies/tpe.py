@@ -1,102 +1,19 @@
-"""Optuna's tree-structured Parzen estimator, warm-started with the cost model's leaders; it learns from what was measured.
-
-Optuna has no hard constraints and repeats itself. Here what it samples is moved to the nearest schedule that can run and was not proposed,
-and the study is told that schedule's result. Schedules that failed are told as bad ones: a sampler learns nothing from failed trials.
-"""
+"""Optuna's tree-structured Parzen estimator, which begins with the cost model's leaders and learns from what was measured."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 
-import numpy as np
 import optuna
-from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import TrialState
 
-from search_spaces.schedule import AXES
+from tuner.optuna_study import proposals
 from tuner.strategies import Candidates, Proposals, StrategySettings
 
-LEADERS = 16  # of the cost model, before the sampler is asked
-BATCH = 8  # the rows of one batch know nothing of each other's results
-FAILED_SECONDS = 3600.0  # slower than any product; the estimator goes by rank, so by how much does not matter
-FAMILY = "family"
-
-
-class _Axes:
-    """The table as the sampler sees it: each axis is the place of its value among those that occur; families have no order."""
-
-    def __init__(self, candidates: Candidates) -> None:
-        self._families = candidates.table.families
-        self._family = candidates.table.family
-        self._places: dict[str, NDArray[np.intp]] = {}
-        self.distributions: dict[str, BaseDistribution] = {}
-        for axis in AXES:
-            values, places = np.unique(candidates.table.columns[axis], return_inverse=True)
-            if len(values) > 1:
-                self._places[axis] = places
-                self.distributions[axis] = IntDistribution(0, len(values) - 1)
-        if len(self._families) > 1:
-            self.distributions[FAMILY] = CategoricalDistribution(self._families)
-
-    def params(self, row: int) -> dict[str, int | str]:
-        params: dict[str, int | str] = {axis: int(places[row]) for axis, places in self._places.items()}
-        if FAMILY in self.distributions:
-            params[FAMILY] = self._families[int(self._family[row])]
-        return params
-
-    def nearest(self, params: Mapping[str, int | str], rows: NDArray[np.intp]) -> int:
-        """The first of `rows` at the least distance. From its first value to its last an axis is 1 long; another family is farther."""
-        distance = np.zeros(len(rows))
-        for axis, places in self._places.items():
-            distance += np.abs(places[rows] - int(params[axis])) / places.max()
-        if FAMILY in params:
-            distance += len(AXES) * (self._family[rows] != self._families.index(str(params[FAMILY])))
-        return int(rows[np.argmin(distance)])
-
-
-class _Study:
-    """A study in memory in which each finished trial is a row of the table."""
-
-    def __init__(self, axes: _Axes, seed: int) -> None:
-        self._axes = axes
-        self._numbers: dict[int, int] = {}  # row -> number of its trial
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar, in Optuna 4
-            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, constant_liar=True)
-        verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # making a study writes to stderr
-        self._study = optuna.create_study(sampler=sampler)
-        optuna.logging.set_verbosity(verbosity)
-
-    def open(self, row: int) -> None:
-        """Starts the trial of this row; the samples that follow keep away from it until its result is told."""
-        self._study.enqueue_trial(self._axes.params(row))
-        self._numbers[row] = self._study.ask(self._axes.distributions).number
-
-    def sample(self, rows: NDArray[np.intp]) -> int:
-        """The row of `rows` that is nearest to what the sampler would try next."""
-        trial = self._study.ask(self._axes.distributions)
-        self._study.tell(trial, state=TrialState.FAIL)  # the row's own trial stands in its place
-        return self._axes.nearest(trial.params, rows)
-
-    def tell(self, row: int, seconds: float) -> None:
-        self._study.tell(self._numbers[row], seconds)
+STOPS_EARLY = True
 
 
 def propose(candidates: Candidates, settings: StrategySettings) -> Proposals:
-    study = _Study(_Axes(candidates), settings.seed)
-    left = candidates.by_estimate()  # so that of equally near rows the most promising is taken
-    proposed, limit = 0, settings.rows_of(candidates)
-    size = min(settings.batch, BATCH)
-    while proposed < limit:
-        batch: list[int] = []
-        while len(batch) < size and proposed < limit:
-            row = int(left[0]) if proposed < LEADERS else study.sample(left)
-            study.open(row)
-            left = left[left != row]
-            batch.append(row)
-            proposed += 1
-        for trial in (yield batch):
-            study.tell(trial.row, FAILED_SECONDS if trial.seconds is None else trial.seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar, in Optuna 4
+        sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=1, constant_liar=True)
+    return proposals(candidates, settings, sampler)
