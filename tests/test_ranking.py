@@ -135,3 +135,17 @@ def test_the_nearest_rejects_of_all_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     assert need == sorted(need)
     assert all(232448 < each <= 232448 * 1.05 for each in need)
     assert nearest_rejects(MIDDLING, CUBE, H100, 0) == []
+
+
+def test_what_the_compiler_gave_corrects_the_estimate() -> None:
+    """64x64x64 tiles with 6 buffers leave room for two CTAs an SM; with twice the shared memory there is room for one."""
+    ranked = rank(CUBE, H100, MIDDLING)
+    row = ranked.row_of(parse_schedule("tma 64x64x64 w4 s6 g8"))
+    assert row is not None
+    expected = {
+        "registers_per_thread": int(ranked.lowering.registers_per_thread[row]),
+        "shared_memory_bytes": int(ranked.lowering.shared_memory_bytes[row]),
+    }
+    assert ranked.seconds_as_compiled(row, **expected) == ranked.estimates.seconds[row]
+    larger = {**expected, "shared_memory_bytes": 2 * expected["shared_memory_bytes"]}
+    assert ranked.seconds_as_compiled(row, **larger) > ranked.estimates.seconds[row]

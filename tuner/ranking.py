@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ MOST_KEPT = 500_000  # of the schedules that can run, the fastest by the model; 
 MOST_STREAMED = 50_000_000  # a larger space is sampled
 SAMPLE_ROWS = 2_000_000
 
+Estimator = Callable[[ScheduleTable, Lowering, Problem, Hardware, Calibration], EstimateTable]
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -48,6 +50,16 @@ class Ranking:
 
     def estimate(self, row: int) -> Estimate:
         return self.estimates.row(row)
+
+    def seconds_as_compiled(self, row: int, *, registers_per_thread: int, shared_memory_bytes: int) -> float:
+        """The estimate of one row with what the compiler gave it in place of what was expected."""
+        rows = np.array([row])
+        lowering = replace(
+            Lowering(**{name: column[rows] for name, column in vars(self.lowering).items()}),
+            registers_per_thread=np.array([registers_per_thread], dtype=np.int32),
+            shared_memory_bytes=np.array([shared_memory_bytes], dtype=np.int64),
+        )
+        return float(_estimate(self.model)(self.table.take(rows), lowering, self.problem, self.hardware, self.calibration).seconds[0])
 
     @property
     def sampled(self) -> bool:
@@ -96,6 +108,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if hasattr(importlib.import_module(f"cost_models.{name}"), "estimate")))
 
 
+def _estimate(model: str) -> Estimator:
+    estimator: Estimator = importlib.import_module(f"cost_models.{model}").estimate
+    return estimator
+
+
 def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
     """Refuse what no schedule can change: a dtype the chip or every family lacks, and matrices that do not fit its memory."""
     if problem.dtype not in hardware.fma_per_sm_per_clock:
@@ -117,7 +134,7 @@ def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAUL
         raise UserError(f"no cost model named {model!r}; known: {', '.join(model_names())}")
     check_problem(problem, hardware, space)
     calibration = load_calibration(hardware)
-    estimate = importlib.import_module(f"cost_models.{model}").estimate
+    estimate = _estimate(model)
     parts, leaders = [], _Leaders()
     for piece in pieces(space, seed):
         found = prune(piece, problem, hardware)
