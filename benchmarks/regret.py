@@ -9,6 +9,7 @@ the package's first guesses. nvMatmulHeuristics is compared where it can be impo
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import platform
 import time
@@ -19,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 import peers
-from cost_models.fitting import Sample, fit, geometric_mean, regrets
 from landscapes import NEAR_BEST, Landscape, others, prepare, read_csv, read_database
 from numpy.typing import NDArray
 
 from cost_models import hierarchy, roofline
 from cost_models.calibration import FALLBACK, Calibration
 from cost_models.calibration_files import packaged_calibration
+from cost_models.fitting import STEPS, Sample, fit, geometric_mean, regrets
 from search_spaces.gpu_files import load_gpu
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
@@ -111,18 +112,20 @@ def scores(landscape: Landscape, hardware: Hardware, start: Calibration, fitted:
     return found
 
 
-def _fit(task: tuple[Sequence[Sample], Hardware, Calibration]) -> tuple[Calibration, float]:
+def _fit(samples: Sequence[Sample], hardware: Hardware, start: Calibration, steps: int) -> tuple[Calibration, float]:
     begin = time.perf_counter()
-    return fit(*task), time.perf_counter() - begin
+    return fit(samples, hardware, start, steps=steps), time.perf_counter() - begin
 
 
-def fit_all(sets: Sequence[Sequence[Sample]], hardware: Hardware, start: Calibration, processes: int) -> list[tuple[Calibration, float]]:
-    """Constants for each set of samples, and how long that took; equal sets are fitted once."""
+def fit_all(
+    sets: Sequence[Sequence[Sample]], hardware: Hardware, start: Calibration, processes: int, steps: int = STEPS
+) -> list[tuple[Calibration, float]]:
+    """Constants for each set of samples, and the seconds it took; sets of the same problems are fitted once."""
     keys = [tuple(sample.problem for sample in one) for one in sets]
     unique = dict(zip(keys, sets, strict=True))
-    tasks = [(one, hardware, start) for one in unique.values()]
+    one = functools.partial(_fit, hardware=hardware, start=start, steps=steps)
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        found = dict(zip(unique, pool.map(_fit, tasks), strict=True))
+        found = dict(zip(unique, pool.map(one, unique.values()), strict=True))
     return [found[key] for key in keys]
 
 
@@ -141,15 +144,22 @@ def summary_lines(results: Mapping[str, Sequence[Score]], shapes: Sequence[str])
     ]
     for model, found in results.items():
         columns = list(zip(*(one.regrets for one in found), strict=True))
-        means = [geometric_mean([value for value in column if not np.isnan(value)]) for column in columns]
-        worst = []
-        for k in (1, 8):
-            column = columns[FIRSTS.index(k)]
-            at = int(np.nanargmax(column))
-            worst.append(f"{percent(column[at])} ({shapes[at]})")
+        means = [_mean(column) for column in columns]
+        worst = [_worst(columns[FIRSTS.index(k)], shapes) for k in (1, 8)]
         order = np.mean([one.spearman for one in found])
         lines.append(row(model, *map(percent, means), *worst, "-" if np.isnan(order) else f"{order:.2f}"))
     return lines
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Geometric, of those that there are."""
+    found = [value for value in values if not np.isnan(value)]
+    return geometric_mean(found) if found else float("nan")
+
+
+def _worst(values: Sequence[float], shapes: Sequence[str]) -> str:
+    found = [pair for pair in zip(values, shapes, strict=True) if not np.isnan(pair[0])]
+    return "-" if not found else f"{percent(max(found)[0])} ({max(found)[1]})"
 
 
 def shape_lines(landscapes: Sequence[Landscape], results: Mapping[str, Sequence[Score]]) -> list[str]:
@@ -205,6 +215,7 @@ def main() -> None:
     parser.add_argument("--db", help="database of `tuner search --strategy random`")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--start", default=FALLBACK, help="calibration that counts as none; fits start from it")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of one fit")
     parser.add_argument("--processes", type=int, default=2, help="fits at a time")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
@@ -214,14 +225,17 @@ def main() -> None:
     stored = [prepare(one, hardware, space) for one in (read_database(given.db, hardware) if given.db else ())]
     start = packaged_calibration(given.start)
     landscapes = [*recorded, *stored]
-    fits = fit_all([others(recorded or stored, one) for one in landscapes], hardware, start, given.processes)
+    fits = fit_all([others(recorded or stored, one) for one in landscapes], hardware, start, given.processes, given.steps)
     scored = [(one, scores(one, hardware, start, fitted)) for one, (fitted, _) in zip(landscapes, fits, strict=True)]
     lines = ["# Regret", "", *NOTES, ""]
     lines += section("Recorded landscape", [pair for pair in scored[: len(recorded)] if pair[0].is_aligned])
     lines += section("Database", [pair for pair in scored[len(recorded) :] if pair[0].is_aligned])
     lines += section("Rows that are not aligned, never fitted to", [pair for pair in scored if not pair[0].is_aligned])
     took = np.median([seconds for _, seconds in fits])
-    lines += [f"Uncalibrated constants: {start.name}. One fit takes {took:.0f} s (median). {', '.join(versions())}.", ""]
+    lines += [
+        f"Uncalibrated constants: {start.name}. One fit of {given.steps} steps takes {took:.0f} s (median). {', '.join(versions())}.",
+        "",
+    ]
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text("\n".join(lines), encoding="utf-8")
     print("\n".join(lines))

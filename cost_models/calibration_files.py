@@ -4,7 +4,6 @@ architecture's, and first guesses where there is neither. What a file must hold 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -77,5 +76,5 @@ def _read(name: str, file: Path) -> Calibration:
 
 def calibration_text(calibration: Calibration) -> str:
     """What `parse_calibration` reads; the name is the file's."""
-    content = {name: value for name, value in asdict(calibration).items() if name != "name"}
+    content = {"source": calibration.source} | {name: float(getattr(calibration, name)) for name in constants()}
     return str(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True))

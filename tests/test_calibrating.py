@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from store_samples import CRASHED, ENVIRONMENT, record, timed
 
 from cost_models.calibration import Calibration, parse_calibration
 from cost_models.calibration_files import borrowed, calibration_text, load_calibration, packaged_calibration, user_file
+from cost_models.fitting import fit
 from cost_models.hierarchy import estimate
 from db.records import Environment
 from db.store import open_store
@@ -150,8 +152,9 @@ def test_no_database_is_said(tmp_path: Path) -> None:
 # what comes back
 
 
-def test_constants_of_the_machine_that_was_measured_come_back(tmp_path: Path, h200: Hardware) -> None:
+def test_constants_of_the_machine_that_was_measured_come_back(tmp_path: Path, h200: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine is slower than the start says; times, and with them the ranking, are those of the fit."""
+    monkeypatch.setattr(calibrating, "fit", partial(fit, steps=200))
     database = tmp_path / "t.db"
     fill(database, h200)
     landscapes = calibrating.stored_landscapes(h200, str(database))
@@ -201,6 +204,17 @@ def test_a_fit_that_ranks_worse_than_the_start_is_not_written(
     assert code == 1
     assert "nothing is written: the constants it started from rank the measured schedules better" in said
     assert not data_folder.joinpath("calibrations").exists()
+
+
+def test_a_fit_that_ranks_what_it_has_not_seen_worse_is_cautioned_about(h200: Hardware) -> None:
+    calibration = replace(load_calibration(h200), name="sm_90")
+    good, bad = (calibrating.Error(regrets=(first, 0.0), seconds=0.1) for first in (0.01, 0.05))
+    figures = {"start": calibration, "calibration": calibration, "problems": (), "before": (good,), "in_sample": (good,)}
+    assert calibrating.Fitted(**figures, after=(good,), held_out=True).caution is None
+    assert calibrating.Fitted(**figures, after=(bad,), held_out=True).caution == (
+        "constants fitted to the other shapes rank a shape worse (5.0 / 0.0 %) than sm_90's did (1.0 / 0.0 %): more shapes make a better"
+        " fit, and without the file things are as before"
+    )
 
 
 # files

@@ -53,7 +53,14 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
             (*SEARCH, "64x64x64", "--budget", "soon"),
             "tuner: budget 'soon' is no time above 0; give seconds or a number with s, m or h, such as 30s",
         ),
-        ((*SEARCH, "64x64x64", "--strategy", "luck"), "tuner: no strategy named 'luck'; known: exhaustive, random, ranked, tpe"),
+        (
+            (*SEARCH, "64x64x64", "--strategy", "luck"),
+            "tuner: no strategy named 'luck'; known: auto, exhaustive, gp, local, random, ranked, spread, tpe",
+        ),
+        (
+            (*SEARCH, "64x64x64", "--regret", "1"),
+            "tuner: regret '1' is no share below 1; give a percentage such as 1%, a share such as 0.01, or 0 for no such end",
+        ),
         ((*SEARCH, "64x64x64", "--model", "luck"), "tuner: no cost model named 'luck'; known: hierarchy, roofline"),
         ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has pointer, tma"),
         ((*SEARCH, "64x64x64", "--space", "none"), "tuner: no space named 'none'; known: default, or a YAML file"),

@@ -16,7 +16,7 @@ HOMES = {
     "triton": "tuner",
     "sqlalchemy": "db",
     "alembic": "db",
-    "optuna": "tuner/strategies",
+    "optuna": ("tuner/strategies", "tuner/optuna_study.py"),
     "click": "tuner/cli.py",
     "sqlite3": "db",
 }

@@ -17,12 +17,17 @@ import pytest
 from db.reading import open_reader
 from db.records import Environment
 from db.store import open_store
+from search_spaces.errors import UserError
 from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
 from search_spaces.space import parse_space
 from tuner.measuring import MeasureSettings, MeasuringProcess
 from tuner.ranking import rank
+from tuner.report import search_json, search_text
 from tuner.search import Progress, Request, SearchResult, search
+from tuner.searching import choose_strategy, parse_regret
+from tuner.stopping import Regret
+from tuner.warm_start import nearby_rows
 
 TESTS = Path(__file__).parent
 FAKE = (sys.executable, str(TESTS / "fake_measure_process.py"))
@@ -30,20 +35,27 @@ HERE = Environment(
     gpu="h200-sxm-141gb", triton="3.9.0", python="3.11", code_version="0", device_name="NVIDIA H200", sms=132, device_memory_bytes=1
 )
 PROBLEM = Problem(m=1024, n=1024, k=512)
+NEIGHBOUR = Problem(m=1024, n=2048, k=512)
 # group_m chooses what the fake does: 2 kills it, 4 is a wrong answer
 SPACE = "pointer: {cta_m: [32, 64], cta_n: [32, 64], cta_k: 32, warps: 4, stages: 2, group_m: [1, 2, 4, 16]}"
 
 
 def run(
-    database: Path, *, space: str = SPACE, report: Callable[[Progress], None] = lambda _: None, measured: bool = True, **request: object
+    database: Path,
+    *,
+    space: str = SPACE,
+    report: Callable[[Progress], None] = lambda _: None,
+    measured: bool = True,
+    problem: Problem = PROBLEM,
+    **request: object,
 ) -> SearchResult:
     hardware = load_gpu("h200")
-    asked = Request(problem=PROBLEM, hardware=hardware, space=parse_space("small", space), **request)  # type: ignore[arg-type]
-    ranking = rank(PROBLEM, hardware, asked.space)
+    asked = Request(problem=problem, hardware=hardware, space=parse_space("small", space), **request)  # type: ignore[arg-type]
+    ranking = rank(problem, hardware, asked.space)
 
     def measuring(cache: Path) -> MeasuringProcess:
         settings = MeasureSettings(command=FAKE, candidate_seconds=20.0)
-        return MeasuringProcess(PROBLEM, hardware, settings, cache_dir=cache)
+        return MeasuringProcess(problem, hardware, settings, cache_dir=cache)
 
     with open_store(database) as store:
         return search(asked, ranking, store, HERE, measuring=measuring if measured else None, report=report)
@@ -127,11 +139,110 @@ def test_schedules_that_launch_the_same_binary_are_measured_once(tmp_path: Path)
     assert statuses == ["duplicate", "ok"]
 
 
-@pytest.mark.parametrize("strategy", ["ranked", "exhaustive", "random", "tpe"])
+@pytest.mark.parametrize("strategy", ["auto", "ranked", "local", "exhaustive", "random", "tpe"])
 def test_every_strategy_drives_a_search(tmp_path: Path, strategy: str) -> None:
     result = run(tmp_path / "t.db", strategy=strategy, trials=6)
     assert len(result.outcomes) == 6
     assert len({outcome.schedule for outcome in result.outcomes}) == 6
+
+
+SMALLER = "pointer: {cta_m: [16, 32, 64], cta_n: [16, 32, 64], cta_k: 32, warps: 4, stages: 2, group_m: [1, 16]}"
+WIDE = "pointer: {cta_m: [16, 32, 64, 128], cta_n: [16, 32, 64, 128], cta_k: 32, warps: 4, stages: 2, group_m: [1, 16]}"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, list[Progress]]:
+    seen: list[Progress] = []
+    database = tmp_path_factory.mktemp("stopped") / "t.db"
+    return run(database, space=WIDE, report=seen.append, regret=0.5), seen
+
+
+def test_a_search_stops_where_little_is_expected_of_the_rest(stopped: tuple[SearchResult, list[Progress]]) -> None:
+    """Of 26 schedules the first batch has 16; what is left is not expected to take half the time of the best."""
+    result, seen = stopped
+    assert result.regret.stopped
+    assert result.regret.estimated is not None
+    assert result.regret.estimated < 0.5
+    assert len(result.outcomes) == 16
+    assert seen[0].regret is None
+    assert seen[-1].regret == result.regret.estimated
+
+
+def test_the_result_says_why_it_stopped_and_what_is_left(stopped: tuple[SearchResult, list[Progress]]) -> None:
+    result, _ = stopped
+    text, facts = search_text(result, 10), search_json(result, 10)
+    assert f"stopped: estimated regret {result.regret.estimated:.1%} is under 50%" in text
+    assert "16 measured" in text
+    assert (facts["measurements"], facts["regret_bound"], facts["stopped_by_regret"]) == (16, 0.5, True)
+    assert facts["estimated_regret"] == result.regret.estimated
+
+
+def test_without_a_bound_every_trial_is_used_and_the_regret_left_is_said(searched: tuple[SearchResult, Path]) -> None:
+    """All 16 schedules were tried, so that nothing is left to regret."""
+    result, _ = searched
+    assert result.regret == Regret(estimated=0.0, bound=0.0, stopped=False)
+    assert "estimated regret 0.0%: by so much" in search_text(result, 10)
+
+
+def test_compiling_alone_estimates_no_regret_and_stops_for_none(tmp_path: Path) -> None:
+    result = run(tmp_path / "t.db", measured=False, trials=2, regret=0.9)
+    assert result.regret == Regret(estimated=None, bound=0.0, stopped=False)
+    assert len(result.outcomes) == 2
+    assert search_json(result, 2)["estimated_regret"] is None
+
+
+def test_the_winner_of_a_shape_nearby_is_tried_first(tmp_path: Path) -> None:
+    """A tile that the model ranks behind the others: alone in its space it won on the other shape."""
+    last = "pointer: {cta_m: 16, cta_n: 32, cta_k: 32, warps: 4, stages: 2, group_m: 1}"
+    first = run(tmp_path / "t.db", space=last)
+    assert first.winner is not None
+    warm = run(tmp_path / "t.db", space=SMALLER, trials=2, problem=NEIGHBOUR)
+    cold = run(tmp_path / "empty.db", space=SMALLER, trials=2, problem=NEIGHBOUR)
+    assert first.winner.schedule in {outcome.schedule for outcome in warm.outcomes}
+    assert first.winner.schedule not in {outcome.schedule for outcome in cold.outcomes}
+
+
+def nearby(database: Path, problem: Problem) -> tuple[int, ...]:
+    hardware = load_gpu("h200")
+    with open_reader(database) as reader:
+        return nearby_rows(reader, rank(problem, hardware, parse_space("small", SPACE)))
+
+
+def test_winners_nearby_are_those_of_like_problems_within_a_factor_of_eight(searched: tuple[SearchResult, Path]) -> None:
+    result, database = searched
+    assert result.winner is not None
+    hardware = load_gpu("h200")
+    row = rank(NEIGHBOUR, hardware, parse_space("small", SPACE)).row_of(result.winner.schedule)
+    assert nearby(database, NEIGHBOUR) == (row,)
+    assert len(nearby(database, Problem(m=8 * 1024, n=1024, k=512))) == 1
+    assert nearby(database, Problem(m=16 * 1024, n=1024, k=512)) == ()
+    assert nearby(database, PROBLEM) == ()
+    assert nearby(database, Problem(m=1024, n=2048, k=512, layout="nn")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("1%", 0.01), ("0.01", 0.01), (".5 %", 0.005), ("0", 0.0), ("0%", 0.0), (" 2.5% ", 0.025), ("5.%", 0.05)]
+)
+def test_regret_is_a_share_or_a_percentage(text: str, share: float) -> None:
+    assert parse_regret(text, "auto") == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["1", "100%", "-1%", "one", "%", "1e-2", "nan", "1%%"])
+def test_regrets_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"regret .* is no share below 1; give a percentage such as 1%"):
+        parse_regret(text, "auto")
+
+
+@pytest.mark.parametrize(("strategy", "share"), [("auto", 0.01), ("ranked", 0.01), ("exhaustive", 0.0), ("random", 0.0)])
+def test_unless_told_only_strategies_that_look_for_the_best_stop(strategy: str, share: float) -> None:
+    assert parse_regret("", strategy) == share
+
+
+@pytest.mark.parametrize(
+    ("name", "measures", "chosen"), [("auto", True, "auto"), ("auto", False, "ranked"), ("tpe", False, "tpe"), ("random", True, "random")]
+)
+def test_auto_is_the_model_s_order_where_nothing_is_measured(name: str, measures: bool, chosen: str) -> None:
+    assert choose_strategy(name, measures=measures) == chosen
 
 
 def test_progress_counts_up(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cost_models.fitting import Sample, fit, geometric_mean, regrets
 from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration, constants
 from cost_models.calibration_files import calibration_text, load_calibration, user_file
+from cost_models.fitting import Sample, fit, geometric_mean, regrets
 from cost_models.hierarchy import estimate
 from db.reading import open_reader
 from db.records import Environment, Landscape
@@ -63,6 +63,17 @@ class Fitted:
     def is_worse(self) -> bool:
         """Whether the constants it started from rank its own data better."""
         return sum(mean_regrets(self.in_sample)) > sum(mean_regrets(self.before))
+
+    @property
+    def caution(self) -> str | None:
+        """What to say where a shape that was left out is ranked worse than before: too few shapes, or a start that knew them."""
+        after, before = (mean_regrets(errors) for errors in (self.after, self.before))
+        if not self.held_out or sum(after) <= sum(before):
+            return None
+        return (
+            f"constants fitted to the other shapes rank a shape worse ({_percents(after)} %) than {self.start.name}'s did"
+            f" ({_percents(before)} %): more shapes make a better fit, and without the file things are as before"
+        )
 
 
 def mean_regrets(errors: Sequence[Error]) -> tuple[float, ...]:

@@ -145,6 +145,7 @@ class ProgressLine:
         parts = [f"compiled {progress.compiled}/{progress.total}", f"measured {progress.measured}"]
         parts += [f"failed {progress.failed}"] if progress.failed else []
         parts += [f"best {best.measurement.median_us:.2f} us {best.schedule}"] if best else []
+        parts += [f"estimated regret {progress.regret:.1%}"] if progress.regret is not None else []
         parts += [f"{left:.0f} s left"] if left is not None else []
         click.echo("\r\x1b[2K" + ", ".join(parts), err=True, nl=False)
 
@@ -158,11 +159,17 @@ def app() -> None:
 @problem_options
 @gpu_option
 @space_options
-@click.option("--strategy", default="ranked", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
+@click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
 @click.option(
     "--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 64) or, without the GPU, to compile (0: 32)."
 )
 @click.option("--budget", default="", help="Wall-clock limit, such as 30s or 5m.")
+@click.option(
+    "--regret",
+    default="",
+    help="Stop once what is not measured is expected to be faster than the best by less, such as 1% or 0.01; 0 for never. Unless given:"
+    " 1%, and 0 for exhaustive, random and spread.",
+)
 @click.option("--seed", default=0, help="Seed of the strategies that draw.")
 @top_k_option
 @click.option("--no-measure", is_flag=True, help="Rank and compile only, even where the GPU is present.")
@@ -264,6 +271,8 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
         _say("nothing is written: the constants it started from rank the measured schedules better; measure more shapes")
         sys.exit(Exit.NOTHING_FOUND)
     _say(f"wrote {calibrating.write_calibration(fitted.calibration, output)}")
+    if fitted.caution:
+        _say(fitted.caution)
 
 
 @app.command()

@@ -29,7 +29,9 @@ from tuner.operands import View, views
 from tuner.timing import Clock, Graph, Run, full_graph, in_turn, rough_us, samples_us, timing_events
 
 DEVICE = "cuda"
-SLOW_FACTOR = 6.0  # a schedule so many times slower than the best is timed by one launch
+# A schedule so many times slower than the best is timed by one launch, once warm. What that reads depends on a clock that may dip and on
+# operands that L2 may hold, together by less than twice: three leaves no doubt, and how slow exactly is of no use to a search.
+SLOW_FACTOR = 3.0
 LAUNCH_US = 20.0  # what launching a graph of one call may add to it
 MOST_SETS = 64
 L2_SHARE = 3.0  # operand sets together are so many times L2

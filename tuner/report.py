@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from search_spaces.space import Pruning
     from tuner.search import Outcome, SearchResult
+    from tuner.stopping import Regret
 
 WIDTH = 144
 
@@ -99,10 +100,18 @@ def _measured_text(result: SearchResult, top_k: int) -> str:
     lines.append(
         f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s" + (f"; {failed}" if failed else "")
     )
+    lines += [regret_text(result.regret)] if result.regret.estimated is not None else []
     spills = result.winner.measurement.spill_slots if result.winner else None
     if spills:
         lines.append(f"the winner keeps {spills} words a thread in local memory")
     return "\n".join([*lines, *result.notes])
+
+
+def regret_text(regret: Regret) -> str:
+    """What may be left to gain, and whether that ended the search."""
+    if regret.stopped:
+        return f"stopped: estimated regret {regret.estimated:.1%} is under {100 * regret.bound:g}%"
+    return f"estimated regret {regret.estimated:.1%}: by so much the best of what was not measured is expected to be faster"
 
 
 def _failures(outcomes: Sequence[Outcome]) -> str:
@@ -125,6 +134,10 @@ def search_json(result: SearchResult, top_k: int) -> dict[str, object]:
         "measured": result.measured,
         "run_id": result.run_id,
         "seconds": round(result.seconds, 3),
+        "measurements": sum(o.measurement.median_us is not None for o in result.outcomes),
+        "estimated_regret": result.regret.estimated,
+        "regret_bound": result.regret.bound,
+        "stopped_by_regret": result.regret.stopped,
         "enumerated": result.ranking.pruning.enumerated,
         "survivors": result.ranking.pruning.survived,
         "fallen": {f.constraint: f.count for f in result.ranking.pruning.fallen},

@@ -10,6 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,10 +26,14 @@ from tuner.kernels import kernel_hash, kernel_hashes
 from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
 from tuner.ranking import DEFAULT_MODEL, Ranking, tiles
 from tuner.resources import compile_workers
-from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy
+from tuner.stopping import Regret, RegretWatch
+from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy, stops_early
+from tuner.warm_start import nearby_rows
 
 FINALISTS = 8  # leaders that are timed again beside the library
-FINALS_SECONDS = 3.0
+FINALS_SECONDS = 2.0
+FIRST_BATCH = 16  # schedules; compiled while the measuring process gets ready
+LEAST_BATCH, MOST_BATCH = 8, 16  # after that as many as there are compilers, as smaller ones would leave some idle
 COMPILE_LIMIT_SECONDS = 60.0
 HEAVY_SPILL_SLOTS = 64  # a schedule that spills more is measured after those that do not (a 48-slot spill has been a true winner elsewhere)
 
@@ -41,9 +46,10 @@ class Request:
     hardware: Hardware
     space: Space
     model: str = DEFAULT_MODEL
-    strategy: str = "ranked"
+    strategy: str = "auto"
     trials: int = 64  # schedules measured at most; without the GPU, compiled at most
     budget_seconds: float | None = None
+    regret: float = 0.0  # the search ends where the estimated one is under this; 0 for never
     seed: int = 0
 
 
@@ -60,13 +66,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """For whoever shows it: counts, the best so far, and the seconds left of the budget."""
+    """For whoever shows it: counts, the best so far, the regret estimated last, and the seconds left of the budget."""
 
     compiled: int
     measured: int
     failed: int
     total: int
     best: Outcome | None
+    regret: float | None
     seconds_left: float | None
 
 
@@ -78,6 +85,7 @@ class SearchResult:
     finalists: tuple[Finalist, ...]
     measured: bool
     seconds: float
+    regret: Regret
     notes: tuple[str, ...] = ()
 
     @property
@@ -104,6 +112,7 @@ class _Run:
     protocol: str
     deadline: float | None
     report: Callable[[Progress], None]
+    watch: RegretWatch
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     launches: dict[tuple[str, int], int] = field(default_factory=dict)  # what is launched -> the first row that launches it
     compiled: int = 0
@@ -127,7 +136,8 @@ class _Run:
         measured = sum(o.measurement.median_us is not None for o in self.outcomes.values())
         left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
         total = min(self.request.trials, len(self.ranking.table))
-        self.report(Progress(compiled=self.compiled, measured=measured, failed=failed, total=total, best=self.best, seconds_left=left))
+        counts = {"compiled": self.compiled, "measured": measured, "failed": failed, "total": total}
+        self.report(Progress(**counts, best=self.best, regret=self.watch.regret.estimated, seconds_left=left))
 
 
 def search(
@@ -148,23 +158,22 @@ def search(
     run_id = store.begin_run(environment, json.dumps(_request_text(request)))
     deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measuring else 0)
     protocol = MeasureSettings().protocol if measuring else "compile"
-    run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report)
-    settings = StrategySettings(seed=request.seed, batch=request.trials, limit=request.trials)
-    proposals = propose(Candidates(table=ranking.table, seconds=ranking.estimates.seconds), settings)
+    candidates = Candidates(table=ranking.table, seconds=ranking.estimates.seconds, nearby=nearby_rows(store, ranking))
+    watch = RegretWatch(candidates, request.regret if measuring else 0.0)
+    run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report, watch)
+    workers = compile_workers()
+    proposals = propose(candidates, _batches(request, workers, measured=measuring is not None))
     status: RunStatus = "interrupted"
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[str, ...] = ()
     try:
         with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
             cache = Path(folder)
-            with CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, cache) as pool:
-                if measuring is None:
-                    _drive(run, proposals, pool, None)
-                else:
-                    with measuring(cache) as process:
-                        _drive(run, proposals, pool, process)
-                        finalists, lost = _finals(run, process)
-                        notes = (*lost, *process.notes)
+            with measuring(cache) if measuring else nullcontext() as process, CompilePool(workers, COMPILE_LIMIT_SECONDS, cache) as pool:
+                _drive(run, proposals, pool, process)
+                if process is not None:
+                    finalists, lost = _finals(run, process)
+                    notes = (*lost, *process.notes)
         status = "finished"
     finally:
         proposals.close()
@@ -177,8 +186,17 @@ def search(
         finalists=finalists,
         measured=measuring is not None,
         seconds=time.monotonic() - started,
+        regret=watch.estimate(),
         notes=notes,
     )
+
+
+def _batches(request: Request, workers: int, *, measured: bool) -> StrategySettings:
+    """Small where results change what comes next; else all at once, so that no compiler waits."""
+    if measured and (stops_early(request.strategy) or request.regret > 0):
+        batch = min(max(workers, LEAST_BATCH), MOST_BATCH)
+        return StrategySettings(seed=request.seed, first=FIRST_BATCH, batch=batch, limit=request.trials)
+    return StrategySettings(seed=request.seed, batch=max(request.trials, 1), limit=request.trials)
 
 
 def _request_text(request: Request) -> dict[str, object]:
@@ -188,6 +206,7 @@ def _request_text(request: Request) -> dict[str, object]:
         "gpu": request.hardware.name,
         "space": request.space.name,
         "budget_seconds": request.budget_seconds,
+        "regret": request.regret,
         **plain,
     }
 
@@ -197,11 +216,11 @@ def _place(outcome: Outcome) -> tuple[float, int]:
 
 
 def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: CompilePool, process: MeasuringProcess | None) -> None:
-    """Batches from the strategy, results back to it, until it has no more, the trials are used up or the time is."""
+    """Batches from the strategy, results back to it, until it has no more, the rest promises little, or trials or time are used up."""
     known = run.store.known(run.request.problem, run.environment, kernel_hashes(), run.protocol)
     trials: list[Trial] | None = None
     spent = 0
-    while spent < run.request.trials and not run.out_of_time():
+    while spent < run.request.trials and not run.out_of_time() and not run.watch.regret.stopped:
         try:
             rows = next(proposals) if trials is None else proposals.send(trials)
         except StopIteration:
@@ -211,6 +230,8 @@ def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: 
         _work_through(run, fresh, pool, process)
         spent += len(rows)
         trials = [_trial(row, run.outcomes[row]) for row in rows if row in run.outcomes]
+        run.watch.tell(trials)
+        run.show()
 
 
 def _trial(row: int, outcome: Outcome) -> Trial:
@@ -232,7 +253,7 @@ def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Mea
 
 def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: MeasuringProcess | None) -> None:
     """Compile the rows in their order and measure each as soon as it is compiled; heavy spillers last."""
-    jobs = {run.ranking.table.schedule(row): row for row in rows}
+    jobs, place = {run.ranking.table.schedule(row): row for row in rows}, {row: i for i, row in enumerate(rows)}
     pool.submit([compile_job(schedule, run.request.problem, run.request.hardware) for schedule in jobs])
     waiting, ready, late = len(jobs), [], []  # type: ignore[var-annotated]
     while (waiting or ready or late) and not run.out_of_time():
@@ -250,7 +271,7 @@ def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: Measur
         if not ready and not waiting:
             ready, late = late, []
         if ready and process is not None:
-            ready.sort(key=lambda item: item[0])
+            ready.sort(key=lambda item: place[item[0]])
             row, compiled = ready.pop(0)
             measured = process.measure(run.ranking.table.schedule(row), run.best_us)
             _record(run, row, _with_binary(measured, compiled))

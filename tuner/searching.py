@@ -18,9 +18,10 @@ from tuner.environment import DeviceInfo, device_present, environment, load_warn
 from tuner.measuring import MeasureSettings, MeasuringProcess
 from tuner.ranking import rank
 from tuner.search import Progress, Request, SearchResult, search
-from tuner.strategies import wants_all
+from tuner.strategies import stops_early, wants_all
 
 COMPILE_TRIALS, MEASURE_TRIALS = 32, 64  # what --trials stands for when it is not given
+DEFAULT_REGRET = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class SearchWish:
     measure: bool
     measure_anyway: bool
     location: str | None
+    regret: str = ""
 
 
 def parse_budget(text: str) -> float | None:
@@ -50,6 +52,22 @@ def parse_budget(text: str) -> float | None:
     if not match or float(match[1]) == 0:
         raise UserError(f"budget {text!r} is no time above 0; give seconds or a number with s, m or h, such as 30s")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def parse_regret(text: str, strategy: str) -> float:
+    """`1%` or `0.01` -> 0.01, from 0 on and below 1. Empty is 1 % for a strategy that looks for the best, and 0 for one that does not."""
+    if not text:
+        return DEFAULT_REGRET if stops_early(strategy) else 0.0
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
+    if share >= 1:
+        raise UserError(f"regret {text!r} is no share below 1; give a percentage such as 1%, a share such as 0.01, or 0 for no such end")
+    return share
+
+
+def choose_strategy(name: str, *, measures: bool) -> str:
+    """`auto` hedges against what measuring may show; where nothing is measured, the model's order is the whole answer."""
+    return "ranked" if name == "auto" and not measures else name
 
 
 def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware, DeviceInfo | None, str]:
@@ -78,9 +96,10 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         hardware=hardware,
         space=space,
         model=wish.model,
-        strategy=wish.strategy,
+        strategy=choose_strategy(wish.strategy, measures=device is not None),
         trials=wish.trials or (space.size if wants_all(wish.strategy) else MEASURE_TRIALS if device else COMPILE_TRIALS),
         budget_seconds=parse_budget(wish.budget),
+        regret=parse_regret(wish.regret, wish.strategy),
         seed=wish.seed,
     )
     ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)

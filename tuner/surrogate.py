@@ -44,6 +44,8 @@ FAILURE_SHARPNESS = 4  # failing carries less far than being slow
 PER_FAMILY = 2000  # rows of each family that are watched, the cheapest estimates first
 CONTENDERS = 400  # of the watched, for joint draws
 DRAWS = 512
+JITTER = 1e-6  # so that rounding leaves a covariance positive
+MOST_SEEN = 256  # results that are learned from: of times the fastest, to learn of failures the latest
 SLOW = "slow"
 NO_VERDICT = ("compiled", "duplicate", "killed")  # no time, and yet no failure of the schedule
 
@@ -89,7 +91,7 @@ class Surrogate:
 
     def chance_of_failure(self, rows: Rows) -> Matrix:
         """The share of failures among the rows tried, each counting by how near it is; one success is taken as seen everywhere."""
-        tried = np.array([row for row, trial in self._seen.items() if trial.status not in NO_VERDICT], dtype=np.intp)
+        tried = np.array([row for row, trial in self._seen.items() if trial.status not in NO_VERDICT][-MOST_SEEN:], dtype=np.intp)
         failed = np.array([self._seen[row].seconds is None for row in tried], dtype=bool)
         near = self._likeness(rows, tried) ** FAILURE_SHARPNESS
         share: Matrix = near[:, failed].sum(axis=1) / (1.0 + near.sum(axis=1))
@@ -132,23 +134,24 @@ class Surrogate:
         if best is None:
             return None
         _, times = self._draws(left)
-        return float(np.mean(np.maximum(best - times.min(axis=1, initial=np.inf), 0.0)) / best)
+        return max(1.0 - float(np.mean(times.min(axis=1, initial=best))) / best, 0.0)
 
     def _draws(self, left: NDArray[np.bool_]) -> tuple[Rows, Matrix]:
-        """The contenders, and seconds[draw, contender]; infinite in the draws where the contender fails."""
+        """The contenders, and seconds[draw, contender]; where one fails, it is as slow as the slowest of all draws."""
         rows = np.flatnonzero(left & self._watched)
         posterior = self.posterior(rows)
         kept = np.argsort(posterior.mean - posterior.sd, kind="stable")[:CONTENDERS]
         rows, mean = rows[kept], posterior.mean[kept]
         explained = self._explained(rows)
-        root = np.linalg.cholesky(self._covariance(rows, rows) - explained.T @ explained + NOISE_SD**2 * np.eye(len(rows)))
+        root = np.linalg.cholesky(self._covariance(rows, rows) - explained.T @ explained + JITTER * np.eye(len(rows)))
         random = np.random.default_rng(self._seed)
         seconds = np.exp(mean + random.standard_normal((DRAWS, len(rows))) @ root.T)
         fails = random.random(seconds.shape) < self.chance_of_failure(rows)
-        return rows, np.where(fails, np.inf, seconds)
+        return rows, np.where(fails, seconds.max(initial=0.0), seconds)
 
     def _fit(self) -> None:
-        timed = {row: trial.seconds for row, trial in self._seen.items() if trial.seconds is not None}
+        fastest = sorted((trial.seconds, row) for row, trial in self._seen.items() if trial.seconds is not None)[:MOST_SEEN]
+        timed = {row: seconds for seconds, row in fastest}
         self._timed = np.array(list(timed), dtype=np.intp)
         errors = np.log(np.array(list(timed.values()), dtype=np.float64)) - self._log_estimate[self._timed]
         self._median = float(np.median(errors)) if len(errors) else 0.0

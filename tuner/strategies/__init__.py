@@ -42,7 +42,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings:
-    """seed: what every random choice follows from. first, batch: most rows of the first proposal (as of any other, unless given) and of one.
+    """seed: what every random choice follows from. batch: most rows of one proposal. first: the same of the first one, where it differs.
     limit: most rows in all; None is every row."""
 
     seed: int = 0

@@ -1,0 +1,46 @@
+"""When has a search found enough? Where the regret expected of stopping falls under a bound, whatever strategy proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.strategies import Candidates, Trial
+from tuner.surrogate import Surrogate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """estimated: by how much, as a share of the best time, the best of what was not tried is expected to beat it; None where nothing was
+    timed. bound: the search ends once it is under this; 0 for never. stopped: whether that ended it."""
+
+    estimated: float | None
+    bound: float
+    stopped: bool
+
+
+class RegretWatch:
+    """Follows a search. Estimating takes some 50 ms, so it is done only where it is asked for."""
+
+    def __init__(self, candidates: Candidates, bound: float) -> None:
+        self._surrogate = Surrogate(candidates)
+        self._left = np.ones(len(candidates.table), dtype=bool)
+        self._untold: list[Trial] = []
+        self.regret = Regret(estimated=None, bound=bound, stopped=False)
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        self._untold += trials
+        if self.regret.bound > 0:
+            self.estimate()
+
+    def estimate(self) -> Regret:
+        """The regret now. The search is to end where it says `stopped`."""
+        if self._untold:
+            self._surrogate.tell(self._untold)
+            self._left[[trial.row for trial in self._untold]] = False
+            self._untold = []
+            estimated, bound = self._surrogate.estimated_regret(self._left), self.regret.bound
+            self.regret = Regret(estimated=estimated, bound=bound, stopped=estimated is not None and estimated < bound)
+        return self.regret
