@@ -61,7 +61,7 @@ NOTES = (
     "is applied. The corrected time is never below that of the published peak, nor of each byte moved once at the published bandwidth.",
     "",
     "Held out twice: the constants of the hierarchical model and the correction for a shape are fitted without it. A variant is chosen per",
-    f"held-out shape and seed: least first-8, then first-1 regret in {INNER_FOLDS} folds over the training shapes (which the constants know).",
+    f"held-out shape and seed: least first-8, then first-1 regret in {INNER_FOLDS} folds over the training shapes alone.",
     "Regrets are in percent, behind the best that was measured; means are geometric, over shapes.",
 )
 
@@ -295,7 +295,7 @@ def shape_lines(results: Results) -> list[str]:
             "schedules",
             f"hierarchy, first {firsts}",
             "corrected, median of seeds",
-            "its first 1 and 8, least to most",
+            "over seeds, first 1; first 8",
             "variants chosen",
         ),
         row("---", "---:", "---:", "---:", "---:", "---"),
@@ -316,7 +316,7 @@ def seed_line(results: Results) -> str:
     after = np.array([summary(one)[0][CHOSEN_BY] for one in results.corrected])
     same = np.isclose(after, before, rtol=0, atol=1e-9)
     lower, higher = int((~same & (after < before)).sum()), int((~same & (after > before)).sum())
-    return f"Mean of first 8 by seed: lower {lower} times, the same {int(same.sum())} times, higher {higher} times."
+    return f"Mean of first 8: lower in {lower} of {len(after)} seeds, the same in {int(same.sum())}, higher in {higher}."
 
 
 def label(variant: tuple[str, float]) -> str:

@@ -4,6 +4,7 @@ architecture's, and first guesses where there is neither. What a file must hold 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -37,7 +38,11 @@ def packaged_calibration(name: str) -> Calibration:
     """The package's own, whatever the user has."""
     if not _packaged(name).is_file():
         raise UserError(f"no calibration {name}.yaml in cost_models/{PACKAGED}; reinstall the package")
-    return parse_calibration(name, _packaged(name).read_text(encoding="utf-8"))
+    text = _packaged(name).read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    if "same_as" in content:  # an architecture is represented by one of its GPUs
+        return replace(packaged_calibration(content["same_as"]), name=name)
+    return parse_calibration(name, text)
 
 
 def _packaged(name: str) -> Traversable:

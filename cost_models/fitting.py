@@ -26,6 +26,7 @@ NEAR = 0.15  # a schedule this much (in log seconds) behind the best weighs 1/e 
 FAR, FAR_WEIGHT = 0.7, 0.05  # and the rest little, so that nothing slow is predicted to be fast
 TEMPERATURES = (0.015, 0.05)  # in log seconds: estimates closer than this are hardly told apart
 ORDER_WEIGHT, SPREAD_WEIGHT, OFFSET_WEIGHT = 1.0, 0.5, 0.15
+PULL = 0.002  # towards the start, of each constant's squared logarithm: few shapes say nothing of some constants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def fit(samples: Sequence[Sample], hardware: Hardware, start: Calibration, *, se
     rng = np.random.default_rng(seed)
     bounds = constants()
     names = list(bounds)
-    best, least = start, _loss(targets, start)
+    best, least = start, _loss(targets, start, start)
     for _ in range(steps):
         changed = dict(asdict(best))
         for name in rng.choice(names, size=rng.choice([1, 1, 2, 3]), replace=False):
@@ -51,7 +52,7 @@ def fit(samples: Sequence[Sample], hardware: Hardware, start: Calibration, *, se
             moved = changed[name] * math.exp(rng.normal() * rng.choice(STEP_SCALES))
             changed[name] = min(max(moved, low), high)
         candidate = Calibration(**changed)
-        loss = _loss(targets, candidate)
+        loss = _loss(targets, candidate, start)
         if loss < least:
             best, least = candidate, loss
     return replace(best, name=hardware.name)
@@ -100,5 +101,6 @@ class _Target:
         return ORDER_WEIGHT * order + SPREAD_WEIGHT * spread + OFFSET_WEIGHT * abs(offset)
 
 
-def _loss(targets: Sequence[_Target], calibration: Calibration) -> float:
-    return math.fsum(target.loss(calibration) for target in targets) / len(targets)
+def _loss(targets: Sequence[_Target], calibration: Calibration, start: Calibration) -> float:
+    moved = math.fsum(math.log(getattr(calibration, name) / getattr(start, name)) ** 2 for name in constants())
+    return math.fsum(target.loss(calibration) for target in targets) / len(targets) + PULL * moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from click.testing import CliRunner
 
 from db.faults import VERSION_TABLE
 from tuner.cli import app
+from tuner.cli_options import ProgressLine
+from tuner.search import Progress
 
 ROOT = Path(__file__).parent.parent
 OLD_DATABASE = ROOT / "tests/data/schema_0001.db"
@@ -204,6 +207,20 @@ def test_lists_and_care() -> None:
     assert "compile workers:" in tuner("doctor").stdout
     assert "1 compiled" in tuner("db", "stats", "--db", str(OLD_DATABASE)).stdout
     assert tuner("db", "check", "--db", str(OLD_DATABASE)).stdout.endswith(": sound\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stderr", [Terminal(), io.StringIO()])
+def test_progress_is_one_line_that_goes_away_and_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with ProgressLine() as line:
+        line.show(Progress(compiled=9, measured=5, failed=1, total=64, best=None, regret=0.034, seconds_left=12.4))
+    shown = "\r\x1b[2Kcompiled 9/64, measured 5, failed 1, estimated regret 3.4%, 12 s left\r\x1b[2K"
+    assert stderr.getvalue() == (shown if stderr.isatty() else "")
 
 
 def commands() -> list[str]:

@@ -18,7 +18,7 @@ from search_spaces.schedule import Schedule, parse_schedule
 from search_spaces.space import load_space
 from tuner.compiling import Compiled, CompileJob, CompilePool, compiler_environment
 from tuner.ranking import rank
-from tuner.search import compile_job
+from tuner.workbench import compile_job
 
 PROBLEM = Problem(m=256, n=256, k=256)
 TESTS = Path(__file__).parent

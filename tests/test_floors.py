@@ -17,7 +17,7 @@ HOMES = {
     "sqlalchemy": "db",
     "alembic": "db",
     "optuna": ("tuner/strategies", "tuner/optuna_study.py"),
-    "click": "tuner/cli.py",
+    "click": ("tuner/cli.py", "tuner/cli_options.py"),
     "sqlite3": "db",
 }
 MODULES = sorted(path.relative_to(ROOT).as_posix() for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))

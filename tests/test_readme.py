@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.gpu_files import load_gpu
+from search_spaces.space import choose_space, load_space
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,6 +58,19 @@ def test_the_gpu_file_in_the_readme_loads(tmp_path: Path) -> None:
     hardware = load_gpu(str(file))
     assert hardware.sms == 100
     assert hardware.fma_per_sm_per_clock["bf16"] == pytest.approx(700e12 / (2 * 100 * 1.7e9))
+
+
+def test_the_space_and_the_axes_in_the_readme_do_what_is_said(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(base: .*?)```", README, flags=re.DOTALL)
+    file = tmp_path / "my.yaml"
+    file.write_text(text, encoding="utf-8")
+    default, mine = load_space("default").axes, load_space(str(file)).axes
+    assert mine == {"tma": default["tma"] | {"cta_m": (64, 128), "stages": (4,), "group_m": (*default["tma"]["group_m"][1:], 32)}}
+    (options,) = re.findall(r"`(--axis [^`]*)`", README)
+    changed = choose_space("default", (), options.replace("--axis ", "").split()).axes
+    assert {family: axes["cta_m"] for family, axes in changed.items()} == {"pointer": (64, 128), "tma": (64, 128)}
+    assert (changed["tma"]["stages"], changed["pointer"]["stages"]) == ((4,), default["pointer"]["stages"])
+    assert all(axes["group_m"][-1] == 32 and 3 not in axes["split_k"] for axes in changed.values())
 
 
 def test_public_names_resolve() -> None:

@@ -28,6 +28,7 @@ from tuner.search import Progress, Request, SearchResult, search
 from tuner.searching import choose_strategy, parse_regret
 from tuner.stopping import Regret
 from tuner.warm_start import nearby_rows
+from tuner.workbench import open_workbench
 
 TESTS = Path(__file__).parent
 FAKE = (sys.executable, str(TESTS / "fake_measure_process.py"))
@@ -57,8 +58,8 @@ def run(
         settings = MeasureSettings(command=FAKE, candidate_seconds=20.0)
         return MeasuringProcess(problem, hardware, settings, cache_dir=cache)
 
-    with open_store(database) as store:
-        return search(asked, ranking, store, HERE, measuring=measuring if measured else None, report=report)
+    with open_store(database) as store, open_workbench(measuring if measured else None) as bench:
+        return search(asked, ranking, store, HERE, bench, report=report)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, lis
 
 
 def test_a_search_stops_where_little_is_expected_of_the_rest(stopped: tuple[SearchResult, list[Progress]]) -> None:
-    """Of 26 schedules the first batch has 16; what is left is not expected to take half the time of the best."""
+    """Of 26 schedules, after the 16 that are the least, what is left is not expected to take half the time of the best."""
     result, seen = stopped
     assert result.regret.stopped
     assert result.regret.estimated is not None

@@ -4,11 +4,8 @@ exit code 2. Each command imports what it needs when it runs: `tuner best` needs
 
 from __future__ import annotations
 
-import functools
-import json
 import signal
 import sys
-from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from search_spaces.errors import UserError
-from search_spaces.problem import Problem, parse_shape
+from tuner.cli_options import (
+    ProgressLine,
+    db_option,
+    gpu_option,
+    json_option,
+    load_hardware,
+    print_result,
+    problem_options,
+    say,
+    say_borrowed,
+    space_options,
+    split_names,
+    top_k_option,
+)
 
 if TYPE_CHECKING:
-    from search_spaces.hardware import Hardware
-    from tuner.ranking import Ranking
-    from tuner.search import Progress
-
-Command = Callable[..., Any]
+    from search_spaces.problem import Problem
 
 
 class Exit(IntEnum):
@@ -31,123 +37,6 @@ class Exit(IntEnum):
     NOTHING_FOUND = 1
     WRONG_USAGE = 2
     INTERRUPTED = 130
-
-
-def _say(text: str) -> None:
-    """A line that is no result: to stderr."""
-    click.echo(text, err=True)
-
-
-def _print(as_json: bool, value: Callable[[], object], text: Callable[[], str]) -> None:
-    click.echo(json.dumps(value(), indent=2) if as_json else text())
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """`a,b` -> ("a", "b")."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _hardware(gpu: str) -> Hardware:
-    from search_spaces.gpu_files import load_gpu
-
-    hardware = load_gpu(gpu)
-    if hardware.name != gpu:
-        _say(f"{gpu} stands for {hardware.name} ({hardware.title})")
-    return hardware
-
-
-def _say_borrowed(ranking: Ranking) -> None:
-    """Where the model's constants were fitted to another GPU."""
-    from cost_models.calibration_files import borrowed
-
-    if sentence := borrowed(ranking.hardware, ranking.calibration):
-        _say(sentence)
-
-
-def _leading_dimensions(text: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise UserError(f"--ld {text!r} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
-    a, b, c = map(int, parts)
-    return a, b, c
-
-
-def _options(*options: Command) -> Callable[[Command], Command]:
-    def apply(command: Command) -> Command:
-        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
-
-    return apply
-
-
-def problem_options(command: Command) -> Command:
-    """Options that make one product; the command gets it as `problem`. An empty product ends here: there is nothing to tune."""
-
-    @_options(
-        click.option("--shape", required=True, metavar="MxNxK", help="C[M,N] = A[M,K] @ B[K,N]."),
-        click.option(
-            "--dtype", default="bf16", show_default=True, help="Type of A and B: bf16 or fp16 (fp32 for a roofline); sums are fp32."
-        ),
-        click.option("--out-dtype", default="", help="Type of C; the same as --dtype unless given."),
-        click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
-        click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
-        click.option("--alignment", default=16, show_default=True, help="Bytes that the base pointers are a multiple of."),
-    )
-    @functools.wraps(command)
-    def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, **others: Any) -> None:
-        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
-        kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
-        problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
-        if problem.is_empty:
-            what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
-            click.echo(f"{problem.shape}: {what}; there is nothing to tune")
-            return
-        command(problem=problem, **others)
-
-    return wrapped
-
-
-gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")
-db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
-space_options = _options(
-    click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
-    click.option(
-        "--axis",
-        "axes",
-        multiple=True,
-        metavar="AXIS=VALUES",
-        help="Change an axis of the space: cta_m=64,128 takes these values, group_m=+32 one more, split_k=-3 one less; tma.stages=4"
-        " for one family. Repeatable.",
-    ),
-    click.option("--families", default="", help="Kernel families, separated by commas; all of the space unless given."),
-    click.option("--model", default="hierarchy", show_default=True, help="Cost model that ranks: hierarchy or roofline."),
-)
-
-
-class ProgressLine:
-    """One line on a terminal's stderr, rewritten as the search goes on, and gone before the results."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            click.echo("\r\x1b[2K", err=True, nl=False)
-
-    def show(self, progress: Progress) -> None:
-        if not self._live:
-            return
-        best, left = progress.best, progress.seconds_left
-        parts = [f"compiled {progress.compiled}/{progress.total}", f"measured {progress.measured}"]
-        parts += [f"failed {progress.failed}"] if progress.failed else []
-        parts += [f"best {best.measurement.median_us:.2f} us {best.schedule}"] if best else []
-        parts += [f"estimated regret {progress.regret:.1%}"] if progress.regret is not None else []
-        parts += [f"{left:.0f} s left"] if left is not None else []
-        click.echo("\r\x1b[2K" + ", ".join(parts), err=True, nl=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -182,11 +71,12 @@ def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bo
     from tuner.searching import SearchWish, run_search
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
-    asked = SearchWish(problem=problem, hardware=_hardware(gpu), families=_names(families), measure=not no_measure, location=db, **wish)
+    hardware, chosen = load_hardware(gpu), split_names(families)
+    asked = SearchWish(problem=problem, hardware=hardware, families=chosen, measure=not no_measure, location=db, **wish)
     with ProgressLine() as line:
-        result = run_search(asked, _say, line.show)
-    _say_borrowed(result.ranking)
-    _print(as_json, lambda: search_json(result, top_k), lambda: search_text(result, top_k))
+        result = run_search(asked, say, line.show)
+    say_borrowed(result.ranking)
+    print_result(as_json, lambda: search_json(result, top_k), lambda: search_text(result, top_k))
     sys.exit(Exit.FOUND if result.found else Exit.NOTHING_FOUND)
 
 
@@ -199,9 +89,9 @@ def best(problem: Problem, gpu: str, db: str | None, as_json: bool) -> None:
     """What is known to be best for one product on one GPU, from the database alone."""
     from tuner.answers import best_answer, best_json, best_text
 
-    hardware = _hardware(gpu)
+    hardware = load_hardware(gpu)
     answer, near = best_answer(problem, hardware, db)
-    _print(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near))
+    print_result(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near))
     sys.exit(Exit.FOUND if answer and answer.measured else Exit.NOTHING_FOUND)
 
 
@@ -224,11 +114,11 @@ def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any)
     from tuner import explaining
     from tuner.ranking import rank
 
-    hardware, searched = _hardware(gpu), choose_space(shown["space"], _names(shown["families"]), shown["axes"])
+    hardware, searched = load_hardware(gpu), choose_space(shown["space"], split_names(shown["families"]), shown["axes"])
     ranking = rank(problem, hardware, searched, model)
     if ranking.sampled:
-        _say(f"ranking {ranking.scope}")
-    _say_borrowed(ranking)
+        say(f"ranking {ranking.scope}")
+    say_borrowed(ranking)
     if schedule:
         click.echo(explaining.schedule_text(parse_schedule(schedule), ranking))
         return
@@ -239,7 +129,7 @@ def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any)
     def text() -> str:
         return explaining.ranking_text(ranking, shown["top_k"], records) + "\n\n" + explaining.agreement_text(found)
 
-    _print(shown["as_json"], lambda: explaining.explanation_json(ranking, shown["top_k"], found), text)
+    print_result(shown["as_json"], lambda: explaining.explanation_json(ranking, shown["top_k"], found), text)
 
 
 @app.command()
@@ -257,22 +147,22 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
 
     from tuner import calibrating
 
-    hardware = _hardware(gpu)
+    hardware = load_hardware(gpu)
     if measure:
         from tuner import designing, searching
 
         with ProgressLine() as line:
-            designing.measure(hardware, db, searching.parse_budget(budget) or designing.DEFAULT_BUDGET_SECONDS, _say, line.show)
+            designing.measure(hardware, db, searching.parse_budget(budget) or designing.DEFAULT_BUDGET_SECONDS, say, line.show)
     landscapes = calibrating.stored_landscapes(hardware, db)
-    _say(f"fitting to {len(landscapes)} shapes with {sum(len(one.median_us) for one in landscapes)} schedules in all")
+    say(f"fitting to {len(landscapes)} shapes with {sum(len(one.median_us) for one in landscapes)} schedules in all")
     fitted = calibrating.fit_landscapes(landscapes, hardware, datetime.now(UTC).date())
-    _print(as_json, lambda: calibrating.fitted_json(fitted), lambda: calibrating.fitted_text(fitted))
+    print_result(as_json, lambda: calibrating.fitted_json(fitted), lambda: calibrating.fitted_text(fitted))
     if fitted.is_worse:
-        _say("nothing is written: the constants it started from rank the measured schedules better; measure more shapes")
+        say("nothing is written: the constants it started from rank the measured schedules better; measure more shapes")
         sys.exit(Exit.NOTHING_FOUND)
-    _say(f"wrote {calibrating.write_calibration(fitted.calibration, output)}")
+    say(f"wrote {calibrating.write_calibration(fitted.calibration, output)}")
     if fitted.caution:
-        _say(fitted.caution)
+        say(fitted.caution)
 
 
 @app.command()
@@ -284,8 +174,8 @@ def roofline(problem: Problem, gpu: str, tile: str, as_json: bool) -> None:
     """The hand calculation: FLOPs, traffic, intensity, ridge, lower and upper bound."""
     from tuner.calculations import roofline_facts, roofline_text
 
-    hardware = _hardware(gpu)
-    _print(as_json, lambda: roofline_facts(problem, hardware, tile), lambda: roofline_text(problem, hardware, tile))
+    hardware = load_hardware(gpu)
+    print_result(as_json, lambda: roofline_facts(problem, hardware, tile), lambda: roofline_text(problem, hardware, tile))
 
 
 @app.command()
@@ -298,8 +188,8 @@ def occupancy(gpu: str, warps: int, registers: int, shared_memory: int, as_json:
     """CTAs per SM by each limit, laid out as Nsight Compute shows it."""
     from tuner.calculations import occupancy_facts, occupancy_text
 
-    given = (_hardware(gpu), warps, registers, shared_memory)
-    _print(as_json, lambda: occupancy_facts(*given), lambda: occupancy_text(*given))
+    given = (load_hardware(gpu), warps, registers, shared_memory)
+    print_result(as_json, lambda: occupancy_facts(*given), lambda: occupancy_text(*given))
 
 
 @app.command()
@@ -323,14 +213,14 @@ def export(consumer: str, shapes: str, gpu: str, dtype: str, layout: str, **rest
     if not gpu:
         raise UserError("export needs --gpu, the GPU whose winners are wanted; `tuner gpus` lists them")
     settings = parse_rename(rest["rename"])
-    text, notes = export_text(consumer, _names(shapes), _hardware(gpu), (dtype, layout), settings=settings, location=rest["db"])
+    text, notes = export_text(consumer, split_names(shapes), load_hardware(gpu), (dtype, layout), settings=settings, location=rest["db"])
     for note in notes:
-        _say(note)
+        say(note)
     if rest["output"] is None:
         click.echo(text, nl=False)
     else:
         write_atomically(rest["output"], text)
-        _say(f"wrote {rest['output']}")
+        say(f"wrote {rest['output']}")
 
 
 @app.command()
@@ -391,7 +281,7 @@ def db_stats(db: str | None, as_json: bool) -> None:
     from tuner.answers import stats, stats_json, stats_text
 
     location, found = stats(db)
-    _print(as_json, lambda: {"database": location, **stats_json(found)}, lambda: stats_text(location, found))
+    print_result(as_json, lambda: {"database": location, **stats_json(found)}, lambda: stats_text(location, found))
 
 
 @database.command("check")
@@ -420,13 +310,13 @@ def main() -> None:
     try:
         app(standalone_mode=False)
     except UserError as error:
-        _say(f"tuner: {error}")
+        say(f"tuner: {error}")
         sys.exit(Exit.WRONG_USAGE)
     except click.ClickException as error:
         error.show()
         sys.exit(Exit.WRONG_USAGE)
     except (KeyboardInterrupt, click.Abort):
-        _say("tuner: interrupted; what was measured is stored, and the same command goes on from there")
+        say("tuner: interrupted; what was measured is stored, and the same command goes on from there")
         sys.exit(Exit.INTERRUPTED)
 
 

@@ -24,7 +24,7 @@ from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
 from tuner.resources import compile_workers
-from tuner.search import COMPILE_LIMIT_SECONDS, compile_job
+from tuner.workbench import COMPILE_LIMIT_SECONDS, compile_job
 
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
 

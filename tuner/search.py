@@ -7,12 +7,9 @@ before the next one is asked for, so that whatever kills the search costs at mos
 from __future__ import annotations
 
 import json
-import tempfile
 import time
-from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 from db.records import Environment, Estimated, Finalist, Measurement, Record, RunStatus
 from db.store import Store
@@ -21,20 +18,21 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space
 from tuner.comparing import compare
-from tuner.compiling import Compiled, CompileJob, CompilePool
+from tuner.compiling import Compiled
 from tuner.kernels import kernel_hash, kernel_hashes
 from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
 from tuner.ranking import DEFAULT_MODEL, Ranking, tiles
-from tuner.resources import compile_workers
 from tuner.stopping import Regret, RegretWatch
 from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy, stops_early
 from tuner.warm_start import nearby_rows
+from tuner.workbench import Workbench, compile_job
 
 FINALISTS = 8  # leaders that are timed again beside the library
-FINALS_SECONDS = 2.0
-FIRST_BATCH = 16  # schedules; compiled while the measuring process gets ready
+FINALS_SECONDS = 1.0
+FIRST_BATCH = 32  # schedules; compiled while the measuring process gets ready
+LOOK_EVERY = 8  # measured schedules between two looks at what is promised by the rest
+MUCH_SLOWER = 1.1  # a schedule that compiled to what is expected to be slower by this factor is measured after the others
 LEAST_BATCH, MOST_BATCH = 8, 16  # after that as many as there are compilers, as smaller ones would leave some idle
-COMPILE_LIMIT_SECONDS = 60.0
 HEAVY_SPILL_SLOTS = 64  # a schedule that spills more is measured after those that do not (a 48-slot spill has been a true winner elsewhere)
 
 
@@ -115,6 +113,7 @@ class _Run:
     watch: RegretWatch
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     launches: dict[tuple[str, int], int] = field(default_factory=dict)  # what is launched -> the first row that launches it
+    seen: set[int] = field(default_factory=set)  # rows that the watch was told of
     compiled: int = 0
 
     @property
@@ -126,8 +125,17 @@ class _Run:
     def best_us(self) -> float | None:
         return self.best.measurement.median_us if self.best else None
 
-    def out_of_time(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
+    @property
+    def is_over(self) -> bool:
+        """Out of time, or what is left promises too little."""
+        return self.watch.regret.stopped or (self.deadline is not None and time.monotonic() >= self.deadline)
+
+    def look(self, *, least: int) -> None:
+        """Tell the watch what became of rows since the last look, if they are so many."""
+        news = [row for row in self.outcomes if row not in self.seen]
+        if len(news) >= least:
+            self.watch.tell([_trial(row, self.outcomes[row]) for row in news])
+            self.seen.update(news)
 
     def show(self) -> None:
         failed = sum(
@@ -145,35 +153,31 @@ def search(
     ranking: Ranking,
     store: Store,
     environment: Environment,
+    bench: Workbench,
     *,
-    measuring: Callable[[Path], MeasuringProcess] | None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> SearchResult:
-    """Find the fastest of the ranked schedules. `measuring` makes the measuring process, given the compiler's cache; None compiles only.
+    """Find the fastest of the ranked schedules. Where the bench has no process to measure with, candidates are compiled only.
 
     KeyboardInterrupt marks the run as interrupted and goes on up.
     """
-    started = time.monotonic()
+    started, measured = time.monotonic(), bench.process is not None
     propose = load_strategy(request.strategy)
     run_id = store.begin_run(environment, json.dumps(_request_text(request)))
-    deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measuring else 0)
-    protocol = MeasureSettings().protocol if measuring else "compile"
+    deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measured else 0)
+    protocol = MeasureSettings().protocol if measured else "compile"
     candidates = Candidates(table=ranking.table, seconds=ranking.estimates.seconds, nearby=nearby_rows(store, ranking))
-    watch = RegretWatch(candidates, request.regret if measuring else 0.0)
+    watch = RegretWatch(candidates, request.regret if measured else 0.0)
     run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report, watch)
-    workers = compile_workers()
-    proposals = propose(candidates, _batches(request, workers, measured=measuring is not None))
+    proposals = propose(candidates, _batches(request, bench.workers, measured=measured))
     status: RunStatus = "interrupted"
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[str, ...] = ()
     try:
-        with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-            cache = Path(folder)
-            with measuring(cache) if measuring else nullcontext() as process, CompilePool(workers, COMPILE_LIMIT_SECONDS, cache) as pool:
-                _drive(run, proposals, pool, process)
-                if process is not None:
-                    finalists, lost = _finals(run, process)
-                    notes = (*lost, *process.notes)
+        _drive(run, proposals, bench)
+        if bench.process is not None:
+            finalists, lost = _finals(run, bench.process)
+            notes = (*lost, *bench.process.notes)
         status = "finished"
     finally:
         proposals.close()
@@ -184,7 +188,7 @@ def search(
         run_id=run_id,
         outcomes=outcomes,
         finalists=finalists,
-        measured=measuring is not None,
+        measured=measured,
         seconds=time.monotonic() - started,
         regret=watch.estimate(),
         notes=notes,
@@ -215,22 +219,23 @@ def _place(outcome: Outcome) -> tuple[float, int]:
     return (outcome.measurement.median_us if outcome.measurement.median_us is not None else float("inf"), outcome.rank)
 
 
-def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], pool: CompilePool, process: MeasuringProcess | None) -> None:
+def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], bench: Workbench) -> None:
     """Batches from the strategy, results back to it, until it has no more, the rest promises little, or trials or time are used up."""
     known = run.store.known(run.request.problem, run.environment, kernel_hashes(), run.protocol)
     trials: list[Trial] | None = None
     spent = 0
-    while spent < run.request.trials and not run.out_of_time() and not run.watch.regret.stopped:
+    while spent < run.request.trials and not run.is_over:
         try:
             rows = next(proposals) if trials is None else proposals.send(trials)
         except StopIteration:
             return
         rows = rows[: run.request.trials - spent]
         fresh = [row for row in rows if not _answer_from_store(run, row, known)]
-        _work_through(run, fresh, pool, process)
+        run.look(least=1)
+        _work_through(run, fresh, bench)
         spent += len(rows)
         trials = [_trial(row, run.outcomes[row]) for row in rows if row in run.outcomes]
-        run.watch.tell(trials)
+        run.look(least=1)
         run.show()
 
 
@@ -251,49 +256,70 @@ def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Mea
     return True
 
 
-def _work_through(run: _Run, rows: list[int], pool: CompilePool, process: MeasuringProcess | None) -> None:
-    """Compile the rows in their order and measure each as soon as it is compiled; heavy spillers last."""
-    jobs, place = {run.ranking.table.schedule(row): row for row in rows}, {row: i for i, row in enumerate(rows)}
-    pool.submit([compile_job(schedule, run.request.problem, run.request.hardware) for schedule in jobs])
-    waiting, ready, late = len(jobs), [], []  # type: ignore[var-annotated]
-    while (waiting or ready or late) and not run.out_of_time():
-        for job, compiled in pool.poll(0.0 if ready else 0.2):
+def _work_through(run: _Run, rows: list[int], bench: Workbench) -> None:
+    """Compile the rows and measure each as soon as it is its turn among those that are compiled."""
+    jobs = {run.ranking.table.schedule(row): row for row in rows}
+    bench.pool.submit([compile_job(schedule, run.request.problem, run.request.hardware) for schedule in jobs])
+    queue, waiting = _Queue(run, {row: place for place, row in enumerate(rows)}), len(jobs)
+    while (waiting or queue.compiled) and not run.is_over:
+        for job, compiled in bench.pool.poll(0.0 if queue.compiled else 0.2):
             waiting -= 1
             run.compiled += 1
             row = jobs[job.schedule]
-            if compiled.status != "ok" or process is None:
+            if compiled.status != "ok" or bench.process is None:
                 _record(run, row, _compile_measurement(compiled))
             elif (first := run.launches.setdefault(_launch(compiled.binary_hash, job.schedule), row)) != row:
                 twin = run.ranking.table.schedule(first)
                 _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same launch as '{twin}'"))
             else:
-                (late if compiled.main.spill_slots > HEAVY_SPILL_SLOTS else ready).append((row, compiled))
-        if not ready and not waiting:
-            ready, late = late, []
-        if ready and process is not None:
-            ready.sort(key=lambda item: place[item[0]])
-            row, compiled = ready.pop(0)
-            measured = process.measure(run.ranking.table.schedule(row), run.best_us)
-            _record(run, row, _with_binary(measured, compiled))
+                queue.add(row, compiled)
+        row_in_turn = queue.next(all_compiled=not waiting)
+        if row_in_turn is not None and bench.process is not None:
+            compiled = queue.compiled.pop(row_in_turn)
+            measured = bench.process.measure(run.ranking.table.schedule(row_in_turn), run.best_us)
+            _record(run, row_in_turn, _with_binary(measured, compiled))
+            run.look(least=LOOK_EVERY)
         run.show()
-    pool.cancel()
+    bench.pool.cancel()
+
+
+@dataclass
+class _Queue:
+    """Rows of one batch that are compiled and wait to be measured.
+
+    They go in the strategy's order, and once some were measured, in that of the times expected of them since. What they compiled to counts:
+    estimates are corrected by real registers and shared memory, and those that spill much or turned out much slower come last.
+    """
+
+    run: _Run
+    places: Mapping[int, int]  # in the strategy's order
+    compiled: dict[int, Compiled] = field(default_factory=dict)
+    slower: dict[int, float] = field(default_factory=dict)  # by what factor, of what was expected before compiling
+    late: set[int] = field(default_factory=set)
+
+    def add(self, row: int, compiled: Compiled) -> None:
+        ranking, main = self.run.ranking, compiled.main
+        found = {"registers_per_thread": main.registers, "shared_memory_bytes": main.shared_memory_bytes}
+        self.compiled[row] = compiled
+        self.slower[row] = ranking.seconds_as_compiled(row, **found) / float(ranking.estimates.seconds[row])
+        if self.slower[row] > MUCH_SLOWER or main.spill_slots > HEAVY_SPILL_SLOTS:
+            self.late.add(row)
+
+    def next(self, *, all_compiled: bool) -> int | None:
+        """The row in turn; None where the rest is better waited for."""
+        rows = [row for row in self.compiled if row not in self.late] or (list(self.compiled) if all_compiled else [])
+        if not rows:
+            return None
+        expected = self.run.watch.expected_seconds(rows)
+        if expected is None:
+            return min(rows, key=lambda row: self.places[row])
+        corrected = {row: seconds * self.slower[row] for row, seconds in zip(rows, expected, strict=True)}
+        return min(rows, key=lambda row: corrected[row])
 
 
 def _launch(binary_hash: str, schedule: Schedule) -> tuple[str, int]:
     """What tells two launches apart: the binaries and, for a persistent grid, its size, which is no part of them."""
     return binary_hash, schedule.persistent_ctas_per_sm
-
-
-def compile_job(schedule: Schedule, problem: Problem, hardware: Hardware) -> CompileJob:
-    """What the compile workers are told: they know chips by number, not by file."""
-    major, minor = hardware.compute_capability
-    return CompileJob(
-        problem=problem,
-        schedule=schedule,
-        capability=10 * major + minor,
-        sms=int(hardware.need("sms")),
-        shared_memory_limit_bytes=hardware.shared_memory_per_cta_bytes,
-    )
 
 
 def _compile_measurement(compiled: Compiled) -> Measurement:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from db.store import open_store
 from search_spaces.errors import UserError
 from search_spaces.gpu_files import match_device, on_device
 from search_spaces.hardware import Hardware
@@ -16,9 +16,11 @@ from search_spaces.problem import Problem
 from search_spaces.space import choose_space
 from tuner.environment import DeviceInfo, device_present, environment, load_warnings
 from tuner.measuring import MeasureSettings, MeasuringProcess
-from tuner.ranking import rank
-from tuner.search import Progress, Request, SearchResult, search
 from tuner.strategies import stops_early, wants_all
+from tuner.workbench import open_workbench
+
+if TYPE_CHECKING:
+    from tuner.search import Progress, SearchResult
 
 COMPILE_TRIALS, MEASURE_TRIALS = 32, 64  # what --trials stands for when it is not given
 DEFAULT_REGRET = 0.01
@@ -90,29 +92,35 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
 def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[Progress], None]) -> SearchResult:
     """Serve the wish. Raises UserError before anything is written where it cannot be served."""
     hardware, device, sentence = choose_device(wish, device_present())
+    strategy = choose_strategy(wish.strategy, measures=device is not None)
     space = choose_space(wish.space, wish.families, wish.axes)
-    request = Request(
-        problem=wish.problem,
-        hardware=hardware,
-        space=space,
-        model=wish.model,
-        strategy=choose_strategy(wish.strategy, measures=device is not None),
-        trials=wish.trials or (space.size if wants_all(wish.strategy) else MEASURE_TRIALS if device else COMPILE_TRIALS),
-        budget_seconds=parse_budget(wish.budget),
-        regret=parse_regret(wish.regret, wish.strategy),
-        seed=wish.seed,
-    )
-    ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
-    settings = MeasureSettings()
+    budget_seconds, regret = parse_budget(wish.budget), parse_regret(wish.regret, strategy)
 
     def measuring(cache: Path) -> MeasuringProcess:
-        return MeasuringProcess(wish.problem, hardware, settings, cache_dir=cache, wait=say)
+        return MeasuringProcess(wish.problem, hardware, MeasureSettings(), cache_dir=cache, wait=say)
 
-    with open_store(wish.location) as store:
-        p = wish.problem
-        say(f"{p.shape} {p.dtype} {p.layout} on {hardware.name}: {ranking.scope}")
-        say(sentence)
-        for warning in (*store.warnings, *(load_warnings(device) if device else ())):
-            say(warning)
-        say(f"database: {store.location}")
-        return search(request, ranking, store, environment(hardware.name, device), measuring=measuring if device else None, report=report)
+    with open_workbench(measuring if device else None) as bench:
+        # what these need takes a second to import, which the bench has use for
+        from db.store import open_store
+        from tuner.ranking import rank
+        from tuner.search import Request, search
+
+        request = Request(
+            problem=wish.problem,
+            hardware=hardware,
+            space=space,
+            model=wish.model,
+            strategy=strategy,
+            trials=wish.trials or (space.size if wants_all(strategy) else MEASURE_TRIALS if device else COMPILE_TRIALS),
+            budget_seconds=budget_seconds,
+            regret=regret,
+            seed=wish.seed,
+        )
+        ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
+        with open_store(wish.location) as store:
+            say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {ranking.scope}")
+            say(sentence)
+            for warning in (*store.warnings, *(load_warnings(device) if device else ())):
+                say(warning)
+            say(f"database: {store.location}")
+            return search(request, ranking, store, environment(hardware.name, device), bench, report=report)

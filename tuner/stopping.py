@@ -10,6 +10,8 @@ import numpy as np
 from tuner.strategies import Candidates, Trial
 from tuner.surrogate import Surrogate
 
+LEAST_TOLD = 16  # results before a search may end: fewer say little of how far the model is off
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
@@ -28,7 +30,14 @@ class RegretWatch:
         self._surrogate = Surrogate(candidates)
         self._left = np.ones(len(candidates.table), dtype=bool)
         self._untold: list[Trial] = []
+        self._told = 0
         self.regret = Regret(estimated=None, bound=bound, stopped=False)
+
+    def expected_seconds(self, rows: Sequence[int]) -> list[float] | None:
+        """What these rows are expected to take after all that the watch has looked at; None before that."""
+        if self.regret.estimated is None:
+            return None
+        return [float(seconds) for seconds in np.exp(self._surrogate.posterior(np.array(rows, dtype=np.intp)).mean)]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         self._untold += trials
@@ -39,8 +48,10 @@ class RegretWatch:
         """The regret now. The search is to end where it says `stopped`."""
         if self._untold:
             self._surrogate.tell(self._untold)
+            self._told += len(self._untold)
             self._left[[trial.row for trial in self._untold]] = False
             self._untold = []
             estimated, bound = self._surrogate.estimated_regret(self._left), self.regret.bound
-            self.regret = Regret(estimated=estimated, bound=bound, stopped=estimated is not None and estimated < bound)
+            enough = self._told >= LEAST_TOLD or not self._left.any()
+            self.regret = Regret(estimated=estimated, bound=bound, stopped=enough and estimated is not None and estimated < bound)
         return self.regret

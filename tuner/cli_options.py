@@ -1,0 +1,139 @@
+"""What the commands share: options that several take, and how they say things. `cli` has the commands; nothing heavy is imported before
+it is needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from search_spaces.errors import UserError
+from search_spaces.problem import Problem, parse_shape
+
+if TYPE_CHECKING:
+    from search_spaces.hardware import Hardware
+    from tuner.ranking import Ranking
+    from tuner.search import Progress
+
+Command = Callable[..., Any]
+
+
+def say(text: str) -> None:
+    """A line that is no result: to stderr."""
+    click.echo(text, err=True)
+
+
+def print_result(as_json: bool, value: Callable[[], object], text: Callable[[], str]) -> None:
+    click.echo(json.dumps(value(), indent=2) if as_json else text())
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """`a,b` -> ("a", "b")."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def load_hardware(gpu: str) -> Hardware:
+    from search_spaces.gpu_files import load_gpu
+
+    hardware = load_gpu(gpu)
+    if hardware.name != gpu:
+        say(f"{gpu} stands for {hardware.name} ({hardware.title})")
+    return hardware
+
+
+def say_borrowed(ranking: Ranking) -> None:
+    """Where the model's constants are not this GPU's own."""
+    from cost_models.calibration_files import borrowed
+
+    if sentence := borrowed(ranking.hardware, ranking.calibration):
+        say(sentence)
+
+
+def _leading_dimensions(text: str) -> tuple[int, int, int]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise UserError(f"--ld {text!r} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
+    a, b, c = map(int, parts)
+    return a, b, c
+
+
+def _options(*options: Command) -> Callable[[Command], Command]:
+    def apply(command: Command) -> Command:
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+    return apply
+
+
+def problem_options(command: Command) -> Command:
+    """Options that make one product; the command gets it as `problem`. An empty product ends here: there is nothing to tune."""
+
+    @_options(
+        click.option("--shape", required=True, metavar="MxNxK", help="C[M,N] = A[M,K] @ B[K,N]."),
+        click.option(
+            "--dtype", default="bf16", show_default=True, help="Type of A and B: bf16 or fp16 (fp32 for a roofline); sums are fp32."
+        ),
+        click.option("--out-dtype", default="", help="Type of C; the same as --dtype unless given."),
+        click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
+        click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
+        click.option("--alignment", default=16, show_default=True, help="Bytes that the base pointers are a multiple of."),
+    )
+    @functools.wraps(command)
+    def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, **others: Any) -> None:
+        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
+        kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
+        problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
+        if problem.is_empty:
+            what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
+            click.echo(f"{problem.shape}: {what}; there is nothing to tune")
+            return
+        command(problem=problem, **others)
+
+    return wrapped
+
+
+gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")
+db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
+space_options = _options(
+    click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
+    click.option(
+        "--axis",
+        "axes",
+        multiple=True,
+        metavar="AXIS=VALUES",
+        help="Change an axis of the space: cta_m=64,128 takes these values, group_m=+32 one more, split_k=-3 one less; tma.stages=4"
+        " for one family. Repeatable.",
+    ),
+    click.option("--families", default="", help="Kernel families, separated by commas; all of the space unless given."),
+    click.option("--model", default="hierarchy", show_default=True, help="Cost model that ranks: hierarchy or roofline."),
+)
+
+
+class ProgressLine:
+    """One line on a terminal's stderr, rewritten as the search goes on, and gone before the results."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            click.echo("\r\x1b[2K", err=True, nl=False)
+
+    def show(self, progress: Progress) -> None:
+        if not self._live:
+            return
+        best, left = progress.best, progress.seconds_left
+        parts = [f"compiled {progress.compiled}/{progress.total}", f"measured {progress.measured}"]
+        parts += [f"failed {progress.failed}"] if progress.failed else []
+        parts += [f"best {best.measurement.median_us:.2f} us {best.schedule}"] if best else []
+        parts += [f"estimated regret {progress.regret:.1%}"] if progress.regret is not None else []
+        parts += [f"{left:.0f} s left"] if left is not None else []
+        click.echo("\r\x1b[2K" + ", ".join(parts), err=True, nl=False)
