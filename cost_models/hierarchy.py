@@ -1,8 +1,8 @@
 """How long a schedule takes, from the levels it works through: tensor cores, shared memory, the way from L2, L2 itself, DRAM, the latency
 that its buffers hide, the issue of instructions; then waves and tail, epilogue, split-K reduction.
 
-In a K step all levels work at once and the slowest sets the pace, the more so the farther it is ahead (a power mean); waves of CTAs follow
-each other, the last one thinner. What is left out: clock changes within a launch, bank conflicts (Triton's layouts are swizzled). Terms and
+In a K step all levels work at once and the slowest sets the pace, held up the more the closer the others are (the fourth root of a sum of
+fourth powers); waves of CTAs follow each other, the last one thinner. What is left out: clock changes within a launch, bank conflicts (Triton's layouts are swizzled). Terms and
 sources: each function's docstring. "Landscapes" are 21,000 schedules of 14 shapes measured on an H200.
 """
 
@@ -121,10 +121,10 @@ class _Levels:
     dram: Seconds
 
     def wave(self, resident: Seconds, ctas: Seconds) -> Seconds:
-        """Seconds of one K step of `ctas` CTAs, `resident` on an SM: the fourth-power mean of the levels.
+        """Seconds of one K step of `ctas` CTAs, `resident` on an SM: the fourth root of the sum of the levels' fourth powers.
 
-        Levels within a few percent of each other hold each other up. Of the powers tried, 4 fits the landscapes best; a mean of high power
-        is the slowest level alone, and no mean is less than it.
+        It is never less than the slowest level and little more where that is far ahead; levels that are close hold each other up. A high
+        power would be the slowest level alone. 4, 5 and 6 rank the landscapes about equally well, and 4 needs two square roots.
         """
         shared = sum(_fourth(level) for level in self.per_cta.values())
         own = sum(_fourth(level) for level in self.apart.values())
