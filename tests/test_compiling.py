@@ -290,6 +290,25 @@ def test_spills_are_counted_in_words(tmp_path: Path) -> None:
     assert compiled.main.spill_slots > 20
 
 
+def test_compiling_needs_no_torch(tmp_path: Path) -> None:
+    """It would be most of the time before the first binary."""
+    code = """
+import sys
+from dataclasses import asdict
+from search_spaces.problem import Problem
+from search_spaces.schedule import parse_schedule
+from tuner.compile_server import compile_schedule, prepare
+prepare()
+for text in ("pointer 64x64x32 w4 s3", "tma 64x64x32 w4 s3 k2"):
+    job = {"problem": asdict(Problem(m=256, n=256, k=256)), "schedule": asdict(parse_schedule(text))}
+    answer = compile_schedule({**job, "capability": 90, "sms": 132, "shared_memory_limit_bytes": 232448})
+    assert answer["status"] == "ok", answer
+assert "torch" not in sys.modules
+"""
+    ran = subprocess.run([sys.executable, "-c", code], env=compiler_environment(tmp_path), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_modules_of_the_folder_one_works_in_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An application has a `db` package or a `triton.py` of its own; the children must not import them."""
     work = tmp_path / "application"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kernel_cases import Case, cases, operand, output
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
+from search_spaces.problem import Problem
 from search_spaces.schedule import parse_schedule
 from tuner.binaries import read_binary
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled, source_of
+from tuner.operands import Outline, outline, outlines, views, workspace_outline
 
 SM_90 = cuda_target(90)
 
@@ -24,15 +28,25 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def described(text: str, m: int, n: int, k: int, *, layout: str = "nt", device: str = "meta", ldc: int = 0) -> list[Call]:
+def matrices(m: int, n: int, k: int, *, layout: str = "nt", ldc: int = 0) -> list[torch.Tensor]:
     def matrix(rows: int, columns: int, letter: str) -> torch.Tensor:
         strides = (columns, 1) if letter == "n" else (1, rows)
-        return torch.empty_strided((rows, columns), strides, dtype=torch.bfloat16, device=device)
+        return torch.empty_strided((rows, columns), strides, dtype=torch.bfloat16, device="meta")
 
+    c = torch.empty_strided((m, n), (ldc or n, 1), dtype=torch.bfloat16, device="meta")
+    return [matrix(m, k, layout[0]), matrix(k, n, layout[1]), c]
+
+
+def calls(text: str, *operands: Any) -> list[Call]:
+    """The last operand may be a workspace."""
     schedule = parse_schedule(text)
-    c = torch.empty_strided((m, n), (ldc or n, 1), dtype=torch.bfloat16, device=device)
-    found: list[Call] = family_module(schedule.family).calls(matrix(m, k, layout[0]), matrix(k, n, layout[1]), c, schedule, 132)
+    a, b, c, *workspace = operands
+    found: list[Call] = family_module(schedule.family).calls(a, b, c, schedule, 132, *workspace)
     return found
+
+
+def described(text: str, m: int, n: int, k: int, **memory: Any) -> list[Call]:
+    return calls(text, *matrices(m, n, k, **memory))
 
 
 # bytes of shared memory, registers, instruction: as Triton 3.6.0 gives them for 4096x4096x4096, nt, bf16
@@ -127,6 +141,57 @@ def test_specialised_as_by_tritons_own_path(text: str, shape: tuple[int, int, in
         assert {place: value for place, value in own.attrs.items() if value} == {
             place: value for place, value in attributes.items() if value
         }
+
+
+OUR_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def compiled_as_for_tensors(text: str, tensors: list[torch.Tensor], alignment_bytes: int = 16) -> None:
+    """Outlines lead to the launches, and to the binaries, that tensors do."""
+    a, b, c = (outline(OUR_NAMES[x.dtype], tuple(x.shape), x.stride()) for x in tensors)
+    (m, n), splits = c.shape, parse_schedule(text).split_k
+    workspace = outline("fp32", (splits, m, n), (m * n, n, 1)) if splits > 1 else None
+    theirs, ours = calls(text, *tensors), calls(text, a, b, c, workspace)
+    assert len(theirs) == len(ours)
+    for their, own in zip(theirs, ours, strict=True):
+        assert (own.kernel, own.grid, own.constants, own.options) == (their.kernel, their.grid, their.constants, their.options)
+        expected, found = source_of(their, alignment_bytes=alignment_bytes), source_of(own, alignment_bytes=alignment_bytes)
+        assert (found.signature, found.constants, found.attrs) == (expected.signature, expected.constants, expected.attrs)
+        assert found.hash() == expected.hash()
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_outlines_compile_to_what_tensors_launch(case: Case) -> None:
+    a = operand(case.m, case.k, case.layout[0], case.dtype, gap=case.gap_a, offset=case.offset, step=case.step)
+    b = operand(case.k, case.n, case.layout[1], case.dtype, gap=case.gap_b, offset=case.offset)
+    alignment_bytes = math.gcd(case.offset * case.dtype.itemsize, 16)  # gcd(0, 16) is 16
+    compiled_as_for_tensors(case.schedule, [a.matrix, b.matrix, output(case).matrix], alignment_bytes)
+
+
+@pytest.mark.parametrize(("text", "shape", "memory"), CALLS)
+def test_outlines_of_extreme_shapes_compile_to_what_tensors_launch(text: str, shape: tuple[int, int, int], memory: dict[str, Any]) -> None:
+    compiled_as_for_tensors(text, matrices(*shape, **memory))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bf16", "bf16"), ("fp16", "fp32")])
+def test_an_outline_answers_as_the_tensor_would(layout: str, dtype: str, out_dtype: str) -> None:
+    def answers(x: torch.Tensor | Outline) -> list[Any]:
+        turned = x.t()
+        address = x.data_ptr() % 16
+        return [str(x.dtype), x.dtype.itemsize, x.element_size(), address, tuple(x.shape), x.stride(), x.stride(-2), turned.stride()]
+
+    problem = Problem(m=24, n=40, k=56, layout=layout, dtype=dtype, out_dtype=out_dtype, lda=64, ldb=72, ldc=48)
+    tensors = [torch.empty_strided(v.shape, v.strides, dtype=v.dtype, device="meta") for v in views(problem)]
+    assert [answers(x) for x in outlines(problem)] == [answers(x) for x in tensors]
+
+
+def test_partial_sums_are_outlined_as_they_are_made() -> None:
+    """Row by row in fp32, without the gaps that C has."""
+    workspace = workspace_outline(Problem(m=3, n=5, k=64, dtype="fp16", ldc=9), 4)
+    assert workspace is not None
+    assert (str(workspace.dtype), workspace.shape, workspace.strides) == ("torch.float32", (4, 3, 5), (15, 5, 1))
+    assert workspace_outline(Problem(m=3, n=5, k=64), 1) is None
 
 
 def test_alignment_is_assumed_only_where_it_holds() -> None:

@@ -1,5 +1,5 @@
-"""The process that compiles: it imports torch and Triton once and forks a child for each job, so that whatever a compiler does costs one
-candidate.
+"""The process that compiles: it imports Triton once, never torch, and forks a child for each job, so that whatever a compiler does costs
+one candidate.
 
 Jobs come as JSON lines on stdin, answers go as JSON lines to stdout, in the order in which they finish. A child has a process group of
 its own, so that killing it takes the assembler along, within the session of the server, where the parent finds what a dead server left.
@@ -67,10 +67,11 @@ def compile_schedule(job: dict[str, Any]) -> dict[str, Any]:
     from tuner.binaries import read_binary
     from tuner.kernels import family_module
     from tuner.kernels.specialise import compile_call, cuda_target
-    from tuner.operands import meta_operands
+    from tuner.operands import outlines, workspace_outline
 
     problem, schedule = Problem(**job["problem"]), Schedule(**job["schedule"])
-    calls = family_module(schedule.family).calls(*meta_operands(problem), schedule, job["sms"])
+    workspace = workspace_outline(problem, schedule.split_k)
+    calls = family_module(schedule.family).calls(*outlines(problem), schedule, job["sms"], workspace)
     target = cuda_target(job["capability"])
     binaries = [read_binary(compile_call(call, target, alignment_bytes=problem.alignment_bytes)) for call in calls]
     need, limit = max(binary.shared_memory_bytes for binary in binaries), job["shared_memory_limit_bytes"]
@@ -327,7 +328,6 @@ def main() -> None:
         prepare()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     Server(compile_job, given.workers, given.limit_seconds).serve()
-    os._exit(0)  # half a second of torch taking itself apart is of no use
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
-"""The three matrices of a problem as torch tensors: how they lie in memory, and views of them as A[M,K], B[K,N], C[M,N]."""
+"""The three matrices of a problem: how they lie in memory, as views of torch tensors for what runs, and as outlines for what is only
+compiled, which need no torch."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+from search_spaces.problem import DTYPE_BYTES, Problem
 
-from search_spaces.problem import Problem
+if TYPE_CHECKING:
+    import torch
 
-TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 class View(NamedTuple):
     """A matrix in a flat buffer: elements it spans, and its strides as A[M,K], B[K,N] or C[M,N]."""
 
     dtype: torch.dtype
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
     @property
     def elements(self) -> int:
@@ -24,14 +27,56 @@ class View(NamedTuple):
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ElementType:
+    """Stands for a torch.dtype, whose text it has."""
+
+    name: str
+    itemsize: int
+
+    def __str__(self) -> str:
+        return f"torch.{TORCH_NAMES[self.name]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """Stands for a tensor where nothing is run: it answers what kernels, and Triton's descriptors, ask of one. It starts at address 0."""
+
+    dtype: ElementType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def stride(self, axis: int | None = None) -> Any:
+        return self.strides if axis is None else self.strides[axis]
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def t(self) -> Outline:
+        return Outline(dtype=self.dtype, shape=self.shape[::-1], strides=self.strides[::-1])
+
+
+def outline(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Outline:
+    return Outline(dtype=ElementType(name=dtype, itemsize=DTYPE_BYTES[dtype]), shape=shape, strides=strides)
+
+
+def outlines(problem: Problem) -> tuple[Outline, Outline, Outline]:
+    a = outline(problem.dtype, (problem.m, problem.k), (1, problem.lda) if problem.a_transposed else (problem.lda, 1))
+    b = outline(problem.dtype, (problem.k, problem.n), (1, problem.ldb) if problem.b_transposed else (problem.ldb, 1))
+    return a, b, outline(problem.out_dtype, (problem.m, problem.n), (problem.ldc, 1))
+
+
+def workspace_outline(problem: Problem, splits: int) -> Outline | None:
+    """The fp32 partial sums where K is split."""
+    m, n = problem.m, problem.n
+    return outline("fp32", (splits, m, n), (m * n, n, 1)) if splits > 1 else None
+
+
 def views(problem: Problem) -> tuple[View, View, View]:
-    dtype, out = TORCH_DTYPES[problem.dtype], TORCH_DTYPES[problem.out_dtype]
-    a = View(dtype, (problem.m, problem.k), (1, problem.lda) if problem.a_transposed else (problem.lda, 1))
-    b = View(dtype, (problem.k, problem.n), (1, problem.ldb) if problem.b_transposed else (problem.ldb, 1))
-    return a, b, View(out, (problem.m, problem.n), (problem.ldc, 1))
+    import torch  # late: what compiles does not wait for it
 
-
-def meta_operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tensors without memory, for compiling."""
-    a, b, c = (torch.empty_strided(v.shape, v.strides, dtype=v.dtype, device="meta") for v in views(problem))
+    a, b, c = (View(getattr(torch, TORCH_NAMES[x.dtype.name]), x.shape, x.strides) for x in outlines(problem))
     return a, b, c

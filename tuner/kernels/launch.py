@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Call(NamedTuple):
@@ -29,9 +30,9 @@ def launch(call: Call) -> None:
 
 def tensor_obstacle(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
     """Why no family can run this schedule on these tensors; None where one can."""
-    if a.dtype != b.dtype or a.dtype not in (torch.float16, torch.bfloat16):
+    if a.dtype != b.dtype or str(a.dtype) not in ("torch.float16", "torch.bfloat16"):
         return f"A is {a.dtype} and B is {b.dtype}; both must be float16 or both bfloat16"
-    if c.dtype not in (a.dtype, torch.float32):
+    if c.dtype != a.dtype and str(c.dtype) != "torch.float32":
         return f"C is {c.dtype}; it must be {a.dtype} or float32"
     (m, n), k = c.shape, a.shape[1]
     if n > 1 and c.stride(1) != 1:

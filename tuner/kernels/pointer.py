@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 import triton.language as tl
 
@@ -13,6 +12,9 @@ from tuner.kernels import launch, raster, reduction
 from tuner.kernels.launch import Call, tensor_obstacle
 from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_workspace, sum_splits_call
+
+if TYPE_CHECKING:
+    import torch
 
 
 @triton.jit

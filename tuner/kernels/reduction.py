@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 import triton.language as tl
 
 from tuner.kernels.launch import Call
+
+if TYPE_CHECKING:
+    import torch
 
 
 @triton.jit
@@ -38,6 +40,8 @@ def sum_splits_call(workspace: torch.Tensor, c: torch.Tensor) -> Call:
 
 
 def split_workspace(c: torch.Tensor, splits: int) -> torch.Tensor:
+    import torch
+
     return torch.empty((splits, *c.shape), dtype=torch.float32, device=c.device)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
@@ -16,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tuner.kernels.launch import Call
 
 WARP_SIZE = 32
-DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+DTYPE_NAMES = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32"}
 
 
 def cuda_target(compute_capability: int) -> GPUTarget:
@@ -27,9 +26,9 @@ def cuda_target(compute_capability: int) -> GPUTarget:
 def signature_of(value: Any, *, alignment_bytes: int = 16) -> tuple[str, bool]:
     """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles a binary for. An integer of 1 becomes a constant."""
     if isinstance(value, TensorDescriptor):
-        return f"tensordesc<{DTYPE_NAMES[value.base.dtype]}{list(value.block_shape)}>", False
-    if isinstance(value, torch.Tensor):
-        return f"*{DTYPE_NAMES[value.dtype]}", alignment_bytes % 16 == 0 and value.data_ptr() % 16 == 0
+        return f"tensordesc<{DTYPE_NAMES[str(value.base.dtype)]}{list(value.block_shape)}>", False
+    if hasattr(value, "data_ptr"):
+        return f"*{DTYPE_NAMES[str(value.dtype)]}", alignment_bytes % 16 == 0 and value.data_ptr() % 16 == 0
     if value == 1:
         return "constexpr", False
     return "i32" if -(2**31) <= value < 2**31 else "i64", value % 16 == 0
@@ -54,7 +53,7 @@ def source_of(call: Call, *, alignment_bytes: int = 16) -> ASTSource:
 
 
 def compile_call(call: Call, target: GPUTarget, *, alignment_bytes: int = 16) -> CompiledKernel:
-    """The binary of the call for a chip that need not be present. Tensors may be on the `meta` device."""
+    """The binary of the call for a chip that need not be present. Tensors may be outlines (tuner/operands.py) or on the `meta` device."""
     return triton.compile(source_of(call, alignment_bytes=alignment_bytes), target=target, options=call.options)
 
 
