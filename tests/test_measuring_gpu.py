@@ -40,7 +40,7 @@ def stubbed(kind: int) -> Schedule:
 @pytest.fixture
 def faulty(hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MeasuringProcess]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]))
-    command = (sys.executable, "-m", "tuner.measure_process", "--calls", "faulty_kernels:calls")
+    command = (sys.executable, "-m", "tuner.measure_start", "--calls", "faulty_kernels:calls")
     settings = MeasureSettings(command=command, candidate_seconds=15.0)
     with MeasuringProcess(Problem(m=512, n=512, k=512), hardware, settings, cache_dir=tmp_path) as process:
         yield process

@@ -45,7 +45,7 @@ class MeasureSettings:
     candidate_seconds: float = 30.0
     finals_seconds: float = 120.0
     anchor_every: int = 16  # candidates between two timings of the library
-    command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_process")
+    command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_start")
 
 
 class Lost(Exception):

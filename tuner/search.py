@@ -30,6 +30,7 @@ from tuner.workbench import Workbench, compile_job
 FINALISTS = 8  # leaders that are timed again beside the library
 FINALS_SECONDS = 1.0
 FIRST_BATCH = 32  # schedules; compiled while the measuring process gets ready
+ASK_AGAIN = 8  # candidates under way, or fewer: then the next batch is asked for
 LOOK_EVERY = 8  # measured schedules between two looks at what is promised by the rest
 MUCH_SLOWER = 1.1  # a schedule that compiled to what is expected to be slower by this factor is measured after the others
 LEAST_BATCH, MOST_BATCH = 8, 16  # after that as many as there are compilers, as smaller ones would leave some idle
@@ -174,7 +175,8 @@ def search(
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[str, ...] = ()
     try:
-        _drive(run, proposals, bench)
+        known = store.known(request.problem, environment, kernel_hashes(), protocol)
+        _Flow(run, bench, proposals, known).drive()
         if bench.process is not None:
             finalists, lost = _finals(run, bench.process)
             notes = (*lost, *bench.process.notes)
@@ -219,32 +221,12 @@ def _place(outcome: Outcome) -> tuple[float, int]:
     return (outcome.measurement.median_us if outcome.measurement.median_us is not None else float("inf"), outcome.rank)
 
 
-def _drive(run: _Run, proposals: Generator[list[int], list[Trial], None], bench: Workbench) -> None:
-    """Batches from the strategy, results back to it, until it has no more, the rest promises little, or trials or time are used up."""
-    known = run.store.known(run.request.problem, run.environment, kernel_hashes(), run.protocol)
-    trials: list[Trial] | None = None
-    spent = 0
-    while spent < run.request.trials and not run.is_over:
-        try:
-            rows = next(proposals) if trials is None else proposals.send(trials)
-        except StopIteration:
-            return
-        rows = rows[: run.request.trials - spent]
-        fresh = [row for row in rows if not _answer_from_store(run, row, known)]
-        run.look(least=1)
-        _work_through(run, fresh, bench)
-        spent += len(rows)
-        trials = [_trial(row, run.outcomes[row]) for row in rows if row in run.outcomes]
-        run.look(least=1)
-        run.show()
-
-
 def _trial(row: int, outcome: Outcome) -> Trial:
     median = outcome.measurement.median_us
     return Trial(row=row, status=outcome.measurement.status, seconds=None if median is None else median * 1e-6)
 
 
-def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Measurement]]) -> bool:
+def _answer_from_store(run: _Run, row: int, known: Mapping[Schedule, tuple[int, Measurement]]) -> bool:
     schedule = run.ranking.table.schedule(row)
     if schedule not in known:
         return False
@@ -256,65 +238,90 @@ def _answer_from_store(run: _Run, row: int, known: dict[Schedule, tuple[int, Mea
     return True
 
 
-def _work_through(run: _Run, rows: list[int], bench: Workbench) -> None:
-    """Compile the rows and measure each as soon as it is its turn among those that are compiled."""
-    jobs = {run.ranking.table.schedule(row): row for row in rows}
-    bench.pool.submit([compile_job(schedule, run.request.problem, run.request.hardware) for schedule in jobs])
-    queue, waiting = _Queue(run, {row: place for place, row in enumerate(rows)}), len(jobs)
-    while (waiting or queue.compiled) and not run.is_over:
-        for job, compiled in bench.pool.poll(0.0 if queue.compiled else 0.2):
-            waiting -= 1
-            run.compiled += 1
-            row = jobs[job.schedule]
-            if compiled.status != "ok" or bench.process is None:
-                _record(run, row, _compile_measurement(compiled))
-            elif (first := run.launches.setdefault(_launch(compiled.binary_hash, job.schedule), row)) != row:
-                twin = run.ranking.table.schedule(first)
-                _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same launch as '{twin}'"))
-            else:
-                queue.add(row, compiled)
-        row_in_turn = queue.next(all_compiled=not waiting)
-        if row_in_turn is not None and bench.process is not None:
-            compiled = queue.compiled.pop(row_in_turn)
-            measured = bench.process.measure(run.ranking.table.schedule(row_in_turn), run.best_us)
-            _record(run, row_in_turn, _with_binary(measured, compiled))
-            run.look(least=LOOK_EVERY)
-        run.show()
-    bench.pool.cancel()
-
-
 @dataclass
-class _Queue:
-    """Rows of one batch that are compiled and wait to be measured.
+class _Flow:
+    """Candidates on their way: proposed, compiling, compiled and waiting for their turn, measured.
 
-    They go in the strategy's order, and once some were measured, in that of the times expected of them since. What they compiled to counts:
-    estimates are corrected by real registers and shared memory, and those that spill much or turned out much slower come last.
+    The next batch is asked for while the last of the one before still waits, so that compilers and GPU do not wait for each other. What
+    waits goes in the strategy's order, and once some were measured, in that of the times expected of them since. What they compiled to
+    counts: estimates are corrected by real registers and shared memory, and those that spill much or turned out much slower come last.
     """
 
     run: _Run
-    places: Mapping[int, int]  # in the strategy's order
+    bench: Workbench
+    proposals: Generator[list[int], list[Trial], None]
+    known: Mapping[Schedule, tuple[int, Measurement]]
+    places: dict[int, int] = field(default_factory=dict)  # of all rows proposed, in the strategy's order
+    compiling: dict[Schedule, int] = field(default_factory=dict)
     compiled: dict[int, Compiled] = field(default_factory=dict)
     slower: dict[int, float] = field(default_factory=dict)  # by what factor, of what was expected before compiling
     late: set[int] = field(default_factory=set)
+    told: set[int] | None = None  # rows that the strategy was told of; None before it was asked at all
+    exhausted: bool = False
 
-    def add(self, row: int, compiled: Compiled) -> None:
-        ranking, main = self.run.ranking, compiled.main
+    def drive(self) -> None:
+        """Until the strategy has no more, the rest promises little, or trials or time are used up."""
+        while not self.run.is_over and (self._ask() or self.compiling or self.compiled):
+            for job, compiled in self.bench.pool.poll(0.0 if self.compiled else 0.2):
+                self._take(self.compiling.pop(job.schedule), compiled)
+            self._measure_next()
+            self.run.show()
+        self.run.look(least=1)
+        self.bench.pool.cancel()
+
+    def _ask(self) -> bool:
+        """Ask for more where little is under way; whether something came."""
+        on_its_way = len(self.compiling) + len(self.compiled.keys() - self.late)
+        if self.exhausted or on_its_way > ASK_AGAIN or len(self.places) >= self.run.request.trials:
+            return False
+        try:
+            if self.told is None:
+                rows, self.told = next(self.proposals), set()
+            else:
+                news = [row for row in self.run.outcomes if row not in self.told]
+                self.told.update(news)
+                rows = self.proposals.send([_trial(row, self.run.outcomes[row]) for row in news])
+        except StopIteration:
+            self.exhausted = True
+            return False
+        rows = rows[: self.run.request.trials - len(self.places)]
+        self.places |= {row: len(self.places) + place for place, row in enumerate(rows)}
+        fresh = [row for row in rows if not _answer_from_store(self.run, row, self.known)]
+        self.run.look(least=LOOK_EVERY)
+        self.compiling |= {self.run.ranking.table.schedule(row): row for row in fresh}
+        request = self.run.request
+        self.bench.pool.submit([compile_job(self.run.ranking.table.schedule(row), request.problem, request.hardware) for row in fresh])
+        return True
+
+    def _take(self, row: int, compiled: Compiled) -> None:
+        """Record what needs no measuring, and let the rest wait."""
+        run, schedule = self.run, self.run.ranking.table.schedule(row)
+        run.compiled += 1
+        if compiled.status != "ok" or self.bench.process is None:
+            _record(run, row, _compile_measurement(compiled))
+            return
+        first = run.launches.setdefault(_launch(compiled.binary_hash, schedule), row)
+        if first != row:
+            twin = run.ranking.table.schedule(first)
+            _record(run, row, replace(_compile_measurement(compiled), status="duplicate", message=f"the same launch as '{twin}'"))
+            return
+        main = compiled.main
         found = {"registers_per_thread": main.registers, "shared_memory_bytes": main.shared_memory_bytes}
         self.compiled[row] = compiled
-        self.slower[row] = ranking.seconds_as_compiled(row, **found) / float(ranking.estimates.seconds[row])
+        self.slower[row] = run.ranking.seconds_as_compiled(row, **found) / float(run.ranking.estimates.seconds[row])
         if self.slower[row] > MUCH_SLOWER or main.spill_slots > HEAVY_SPILL_SLOTS:
             self.late.add(row)
 
-    def next(self, *, all_compiled: bool) -> int | None:
-        """The row in turn; None where the rest is better waited for."""
-        rows = [row for row in self.compiled if row not in self.late] or (list(self.compiled) if all_compiled else [])
-        if not rows:
-            return None
+    def _measure_next(self) -> None:
+        rows = [row for row in self.compiled if row not in self.late] or ([] if self.compiling else list(self.compiled))
+        if not rows or self.bench.process is None:
+            return
         expected = self.run.watch.expected_seconds(rows)
-        if expected is None:
-            return min(rows, key=lambda row: self.places[row])
-        corrected = {row: seconds * self.slower[row] for row, seconds in zip(rows, expected, strict=True)}
-        return min(rows, key=lambda row: corrected[row])
+        order = self.places if expected is None else {row: time * self.slower[row] for row, time in zip(rows, expected, strict=True)}
+        row = min(rows, key=lambda row: order[row])
+        measured = self.bench.process.measure(self.run.ranking.table.schedule(row), self.run.best_us)
+        _record(self.run, row, _with_binary(measured, self.compiled.pop(row)))
+        self.run.look(least=LOOK_EVERY)
 
 
 def _launch(binary_hash: str, schedule: Schedule) -> tuple[str, int]:
