@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--layout", default="nt")
-    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--trials", type=int, default=48)
     parser.add_argument("--budget", default="30s")
     parser.add_argument("--db", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)

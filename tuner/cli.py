@@ -50,7 +50,7 @@ def app() -> None:
 @space_options
 @click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
 @click.option(
-    "--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 64) or, without the GPU, to compile (0: 32)."
+    "--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 48) or, without the GPU, to compile (0: 32)."
 )
 @click.option("--budget", default="", help="Wall-clock limit, such as 30s or 5m.")
 @click.option(
