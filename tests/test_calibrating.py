@@ -313,7 +313,13 @@ def test_the_designed_set_is_searched_shape_by_shape_within_the_budget(h200: Har
 
 
 def test_a_budget_that_is_too_short_for_a_shape_is_said(h200: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measured_with(20, h200, monkeypatch) == ([], ["the budget of 20 s allows for 0 of 8 shapes"])
+    assert measured_with(10, h200, monkeypatch) == ([], ["the budget of 10 s allows for 0 of 8 shapes"])
+
+
+def test_a_shape_that_is_measured_gets_enough_of_a_small_budget(h200: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eighth of 60 s would be gone before anything is measured."""
+    wishes, _ = measured_with(60, h200, monkeypatch)
+    assert wishes[0].budget == "12.0s"
 
 
 def test_the_designed_shapes_wait_for_different_things(h200: Hardware) -> None:

@@ -15,7 +15,7 @@ from tuner.search import Progress
 from tuner.searching import SearchWish, run_search
 
 SCHEDULES = 60  # measured of each shape
-LEAST_SECONDS = 6.0  # for one shape; less is gone before anything is measured
+LEAST_SECONDS = 12.0  # for one shape: five to seven are gone before anything is measured, and sixty schedules take three
 DEFAULT_BUDGET_SECONDS = 120.0
 SHAPES = (
     (4096, 6144, 4096),  # tensor cores
@@ -49,15 +49,17 @@ def require_present(hardware: Hardware, device: DeviceInfo | None) -> None:
 def measure(
     hardware: Hardware, location: str | None, budget_seconds: float, say: Callable[[str], None], report: Callable[[Progress], None]
 ) -> None:
-    """Measure the designed sample into the store; what is there already is not measured again. The budget is shared out evenly."""
+    """Measure the designed sample into the store; what is there already is not measured again. The budget is shared out
+    evenly, but a shape that is measured at all gets what that takes."""
     require_present(hardware, device_present())
     problems = designed_problems(hardware)
     give_up = time.monotonic() + budget_seconds
     for done, problem in enumerate(problems):
-        share = (give_up - time.monotonic()) / (len(problems) - done)
-        if share < LEAST_SECONDS:
+        left = give_up - time.monotonic()
+        if left < LEAST_SECONDS:
             say(f"the budget of {budget_seconds:.0f} s allows for {done} of {len(problems)} shapes")
             return
+        share = max(left / (len(problems) - done), LEAST_SECONDS)
         run_search(_wish(problem, hardware, location, share), say, report)
 
 
