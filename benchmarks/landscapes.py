@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cost_models.fitting import Sample
 from numpy.typing import NDArray
 
+from cost_models.fitting import Sample
 from db.reading import open_reader
 from search_spaces.constraints import CONSTRAINTS, Facts
 from search_spaces.hardware import Hardware
