@@ -174,14 +174,16 @@ def test_grids() -> None:
     assert described(f"{TMA} k4 p2", a, b)[0].grid == (160, 1, 1)
 
 
-def test_even_k_is_whole_k_tiles() -> None:
-    def even(k: int, text: str) -> bool:
-        return bool(described(text, meta(64, k), meta(k, 64))[0].constants["EVEN_K"])
+def test_steps_are_whole_where_each_split_has_some_and_none_is_cut() -> None:
+    def whole(k: int, text: str) -> bool:
+        return bool(described(text, meta(64, k), meta(k, 64))[0].constants["WHOLE_STEPS"])
 
-    assert even(96, "pointer 16x16x32 w4 s3")
-    assert even(96, "pointer 16x16x32 w4 s3 k4")  # no tile of K is cut; the fourth split has none
-    assert not even(96, "pointer 16x16x64 w4 s3")
-    assert not even(34, "pointer 16x16x32 w4 s3")
+    assert whole(96, "pointer 16x16x32 w4 s3")
+    assert whole(96, "pointer 16x16x32 w4 s3 k3")
+    assert not whole(96, "pointer 16x16x32 w4 s3 k4")  # the fourth split has none
+    assert not whole(96, "pointer 16x16x64 w4 s3")
+    assert not whole(34, "pointer 16x16x32 w4 s3")
+    assert not whole(0, "pointer 16x16x32 w4 s3")
 
 
 def test_nothing_is_launched_for_an_empty_output() -> None:

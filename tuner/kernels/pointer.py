@@ -53,9 +53,12 @@ def pointer_gemm(
     CTA_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
-    EVEN_K: tl.constexpr,
+    WHOLE_STEPS: tl.constexpr,
 ):
-    """C = A @ B. With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z]."""
+    """C = A @ B. With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z].
+
+    WHOLE_STEPS: every split has work, and all its steps lie within K, so that loads need no mask.
+    """
     tile_m, tile_n = tile_of(tl.program_id(0), tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N), GROUP_M)
     rows = tile_m * CTA_M + tl.arange(0, CTA_M)
     columns = tile_n * CTA_N + tl.arange(0, CTA_N)
@@ -65,7 +68,8 @@ def pointer_gemm(
     split = tl.program_id(1)
     steps_per_split = tl.cdiv(steps, SPLIT_K)
     first = split * steps_per_split
-    last = min(first + steps_per_split, steps)
+    # at least one step, of zeros where a split has no work: a loop that may be skipped makes ptxas run 128x256 tiles' wgmma one by one
+    count = tl.maximum(tl.minimum(steps - first, steps_per_split), 1)
 
     a_row, a_column = multiple(stride_am, UNIT_A[0]), multiple(stride_ak, UNIT_A[1])
     b_row, b_column = multiple(stride_bk, UNIT_B[0]), multiple(stride_bn, UNIT_B[1])
@@ -73,12 +77,12 @@ def pointer_gemm(
     a_tile = a + first * a_step + wrapped(rows, M, UNIT_M)[:, None] * a_row + inner[None, :] * a_column
     b_tile = b + first * b_step + inner[:, None] * b_row + wrapped(columns, N, UNIT_N)[None, :] * b_column
     accumulator = tl.zeros((CTA_M, CTA_N), dtype=tl.float32)
-    for step in range(first, last):
-        if EVEN_K:
+    for step in range(count):
+        if WHOLE_STEPS:
             a_part = tl.load(a_tile)
             b_part = tl.load(b_tile)
         else:
-            left = tl.multiple_of(K - step * CTA_K, UNIT_K)
+            left = tl.multiple_of(K - (first + step) * CTA_K, UNIT_K)
             a_part = tl.load(a_tile, mask=inner[None, :] < left, other=0.0)
             b_part = tl.load(b_tile, mask=inner[:, None] < left, other=0.0)
         accumulator = tl.dot(a_part, b_part, accumulator)
@@ -116,7 +120,7 @@ def pointer_calls(
     if splits > 1 and workspace is None:
         workspace = split_workspace(c, splits)
     out = c if workspace is None or splits == 1 else workspace
-    tiles_m, tiles_n = triton.cdiv(m, schedule.cta_m), triton.cdiv(n, schedule.cta_n)
+    tiles_m, tiles_n, steps = triton.cdiv(m, schedule.cta_m), triton.cdiv(n, schedule.cta_n), triton.cdiv(k, schedule.cta_k)
     arguments = {
         "a": a,
         "b": b,
@@ -142,7 +146,7 @@ def pointer_calls(
         "CTA_K": schedule.cta_k,
         "GROUP_M": min(schedule.group_m, tiles_m),
         "SPLIT_K": splits,
-        "EVEN_K": k % schedule.cta_k == 0,
+        "WHOLE_STEPS": k % schedule.cta_k == 0 and steps > triton.cdiv(steps, splits) * (splits - 1),
     }
     gemm = Call(pointer_gemm, (tiles_m * tiles_n, splits, 1), arguments, constants, schedule.warps, schedule.stages)
     return [gemm] if out is c else [gemm, sum_splits_call(out, c)]
