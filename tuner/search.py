@@ -262,16 +262,21 @@ class _Flow:
     def drive(self) -> None:
         """Until the strategy has no more, the rest promises little, or trials or time are used up."""
         while not self.run.is_over and (self._ask() or self.compiling or self.compiled):
-            for job, compiled in self.bench.pool.poll(0.0 if self.compiled else 0.2):
+            for job, compiled in self.bench.pool.poll(0.0 if self._in_turn else 0.2):
                 self._take(self.compiling.pop(job.schedule), compiled)
             self._measure_next()
             self.run.show()
         self.run.look(least=1)
         self.bench.pool.cancel()
 
+    @property
+    def _in_turn(self) -> list[int]:
+        """Compiled, and not put off to the end."""
+        return [row for row in self.compiled if row not in self.late]
+
     def _ask(self) -> bool:
         """Ask for more where little is under way; whether something came."""
-        on_its_way = len(self.compiling) + len(self.compiled.keys() - self.late)
+        on_its_way = len(self.compiling) + len(self._in_turn)
         if self.exhausted or on_its_way > ASK_AGAIN or len(self.places) >= self.run.request.trials:
             return False
         try:
@@ -313,7 +318,7 @@ class _Flow:
             self.late.add(row)
 
     def _measure_next(self) -> None:
-        rows = [row for row in self.compiled if row not in self.late] or ([] if self.compiling else list(self.compiled))
+        rows = self._in_turn or ([] if self.compiling else list(self.compiled))
         if not rows or self.bench.process is None:
             return
         expected = self.run.watch.expected_seconds(rows)
