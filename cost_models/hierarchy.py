@@ -40,7 +40,7 @@ class Work:
     hardware: Hardware
     resident: Seconds  # CTAs per SM that work at once
     steps: Seconds
-    ctas: Seconds  # CTA tiles times splits
+    ctas: Seconds  # CTA tiles times splits; under stream-K no fewer than work at once
     tma: NDArray[np.bool_]
     wgmma: NDArray[np.bool_]
     rows: Seconds  # of A that a CTA asks for: TMA leaves out those past the end, pointers wrap to ones that exist
@@ -75,12 +75,14 @@ def prepare(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware
     fits = occupancy(hardware, warps=table.warps, registers_per_thread=registers, shared_memory_bytes=lowering.shared_memory_bytes)
     resident = np.maximum(fits.ctas_per_sm, 1).astype(np.float64)
     resident = np.where(table.persistent_ctas_per_sm > 0, np.minimum(resident, table.persistent_ctas_per_sm), resident)
-    ctas = lowering.tiles.astype(np.float64) * table.split_k
+    stream = table.stream_k == 1
+    tiles = lowering.tiles.astype(np.float64)
+    ctas = np.where(stream, np.maximum(tiles, hardware.need("sms") * table.persistent_ctas_per_sm), tiles * table.split_k)
     resident = np.minimum(resident, np.maximum(np.ceil(ctas / hardware.need("sms")), 1.0))
     tma = loads_by_tma(table)
-    rows = np.where(tma, problem.m / np.maximum(lowering.tiles_m, 1), table.cta_m)
-    columns = np.where(tma, problem.n / np.maximum(lowering.tiles_n, 1), table.cta_n)
-    steps = lowering.k_steps.astype(np.float64)
+    rows = np.where(tma, lowering.m / np.maximum(lowering.tiles_m, 1), table.cta_m)
+    columns = np.where(tma, lowering.n / np.maximum(lowering.tiles_n, 1), table.cta_n)
+    steps = np.where(stream, lowering.k_steps * tiles / ctas, lowering.k_steps)
     wgmma = (lowering.mma_version != MMA_SYNC) & (lowering.mma_version != FMA)
     return Work(table, lowering, problem, hardware, resident, steps, ctas, tma, wgmma, rows, columns)
 
@@ -91,7 +93,8 @@ def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardwar
 
 
 def evaluate(w: Work, c: Calibration) -> EstimateTable:
-    full_waves = np.floor(w.ctas / w.slots)
+    # stream-K shares the last wave out, too
+    full_waves = np.where(w.table.stream_k == 1, w.ctas / w.slots, np.floor(w.ctas / w.slots))
     rest = w.ctas - full_waves * w.slots
     wave = np.minimum(w.slots, w.ctas)
     dram = dram_bytes(w.ctas, w.slots, _kept_bytes(w, c), w.table, w.lowering, w.problem)
@@ -245,8 +248,8 @@ def _hot_line_step(w: Work, c: Calibration) -> Seconds:
     """If only the busiest line of L2 worked: where pointer loads wrap a matrix of few rows, every row of the tile, in every CTA beside it,
     asks for the same line."""
     rows, columns = footprint(np.minimum(w.slots, w.ctas), w.table, w.lowering)
-    again_a = w.table.cta_m / np.minimum(w.table.cta_m, w.problem.m) * columns
-    again_b = w.table.cta_n / np.minimum(w.table.cta_n, w.problem.n) * rows
+    again_a = w.table.cta_m / np.minimum(w.table.cta_m, w.lowering.m) * columns
+    again_b = w.table.cta_n / np.minimum(w.table.cta_n, w.lowering.n) * rows
     again = np.where(w.tma, 1.0, np.maximum(again_a, again_b))
     lines = w.table.cta_k * w.problem.element_bytes / LINE_BYTES
     return np.asarray(again * lines * c.hot_line_clocks / w.clock_hz)
@@ -265,16 +268,24 @@ def _prologue(w: Work, c: Calibration, waves: Seconds) -> Seconds:
 def _epilogue(w: Work, c: Calibration) -> Seconds:
     """Seconds to store C in its own type, or fp32 partials; a fused loop over tiles overlaps all but the last wave's."""
     bytes_out = np.where(w.table.split_k > 1, ACCUMULATOR_BYTES, w.problem.out_bytes)
-    m, n = np.minimum(w.table.cta_m, w.problem.m), np.minimum(w.table.cta_n, w.problem.n)
+    m, n = np.minimum(w.table.cta_m, w.lowering.m), np.minimum(w.table.cta_n, w.lowering.n)
     at_end = np.where(w.table.flatten == 1, np.minimum(w.slots, w.ctas), w.ctas)
     return np.asarray(at_end * m * n * bytes_out / (w.hardware.dram_bytes_per_second * c.store_share))
 
 
 def _reduction(w: Work, c: Calibration) -> Seconds:
-    """The second launch of split-K: partials read, from L2 where they fit, and C written."""
+    """Adding what split-K and stream-K leave in parts: in a second launch that reads the parts, from L2 where they fit, and writes C; or by
+    the last CTA of each tile to arrive, which says so, waits, and reads the parts on its own."""
     outputs = float(w.problem.m) * w.problem.n
     partials = outputs * w.table.split_k * ACCUMULATOR_BYTES
     l2_rate = c.l2_bytes_per_clock_per_sm * w.clock_hz * w.sms
     dram_rate = w.hardware.dram_bytes_per_second * c.dram_share
     read = partials / np.where(partials <= _kept_bytes(w, c), l2_rate, dram_rate)
-    return np.where(w.table.split_k > 1, c.reduction_seconds + read + outputs * w.problem.out_bytes / dram_rate, 0.0)
+    launched = c.reduction_seconds + read + outputs * w.problem.out_bytes / dram_rate
+    stream = w.table.stream_k == 1
+    parts = np.where(stream, 1 + w.ctas / np.maximum(w.lowering.tiles, 1), w.table.split_k)
+    tile_bytes = w.table.cta_m.astype(np.float64) * w.table.cta_n * ACCUMULATOR_BYTES
+    # stored, the arrival counted, read again: each a way to L2 and back
+    arrived = 3 * c.load_latency_seconds + (1 + parts) * tile_bytes / (FILL_BYTES_PER_CLOCK * w.clock_hz)
+    in_launch = stream | (w.table.fused_reduction == 1)
+    return np.where(w.table.split_k > 1, np.where(in_launch, arrived, launched), np.where(stream, arrived, 0.0))

@@ -44,15 +44,16 @@ def l2_step_elements(ctas: float, work: Values, tile: tuple[Values, Values], tab
 def dram_bytes(work: Values, slots: Values, keep_bytes: float, table: ScheduleTable, lowering: Lowering, problem: Problem) -> Values:
     """Operand bytes read from DRAM by the whole launch of `work` CTAs, `slots` at a time.
 
-    A wave needs each row and column of tiles that it covers once. An operand of at most `keep_bytes` stays in L2 between waves and
-    is read once.
+    More CTAs than tiles share out K between them. A wave needs each row and column of tiles that it covers once. An operand of at most
+    `keep_bytes` stays in L2 between waves and is read once.
     """
     wave = np.minimum(slots, work)
     rows, columns = footprint(wave, table, lowering)
     waves = np.maximum(work / wave, 1.0)
     splits = np.maximum(wave / lowering.tiles, 1.0)  # parts of K that are worked on at the same time
-    k_bytes = problem.k / table.split_k * problem.element_bytes * waves * splits
-    whole_a, whole_b = float(problem.m) * problem.k * problem.element_bytes, float(problem.n) * problem.k * problem.element_bytes
-    read_a = np.where(whole_a <= keep_bytes, whole_a, np.minimum(rows * table.cta_m, problem.m) * k_bytes)
-    read_b = np.where(whole_b <= keep_bytes, whole_b, np.minimum(columns * table.cta_n, problem.n) * k_bytes)
+    row_bytes = float(problem.k) * problem.element_bytes
+    k_bytes = row_bytes / (work / lowering.tiles) * waves * splits
+    whole_a, whole_b = lowering.m * row_bytes, lowering.n * row_bytes
+    read_a = np.where(whole_a <= keep_bytes, whole_a, np.minimum(rows * table.cta_m, lowering.m) * k_bytes)
+    read_b = np.where(whole_b <= keep_bytes, whole_b, np.minimum(columns * table.cta_n, lowering.n) * k_bytes)
     return np.asarray(np.maximum(read_a, whole_a) + np.maximum(read_b, whole_b))

@@ -14,7 +14,7 @@ from cost_models.calibration import Calibration
 from cost_models.estimate import EstimateTable
 from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
-from search_spaces.lowering import Lowering, cdiv
+from search_spaces.lowering import Lowering
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.schedule import Tile
 from search_spaces.table import ScheduleTable
@@ -98,8 +98,8 @@ def on_chip_bytes(cta: Tile, element_bytes: int, *, stages: int = 1) -> tuple[in
 
 def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
     """The roofline of every schedule, as a cost model: what ranks when nothing but reuse in a tile is believed."""
-    tiles_m, tiles_n = cdiv(problem.m, table.cta_m).astype(np.float64), cdiv(problem.n, table.cta_n)
-    reads = problem.k * (problem.m * tiles_n + problem.n * tiles_m) * problem.element_bytes
+    tiles_m, tiles_n = lowering.tiles_m.astype(np.float64), lowering.tiles_n.astype(np.float64)
+    reads = problem.k * (lowering.m * tiles_n + lowering.n * tiles_m) * problem.element_bytes
     partials = np.where(table.split_k > 1, 2.0 * table.split_k * ACCUMULATOR_BYTES, 0.0)
     dram = reads + problem.m * problem.n * (problem.out_bytes + partials)
     compute = np.full(len(table), problem.flops / hardware.peak_flops[problem.dtype])

@@ -25,6 +25,7 @@ MAX_TMA_BOX = 256  # elements along one edge of a TMA box
 TMA_ALIGNMENT_BYTES = 16
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 TENSOR_MEMORY_COLUMNS = 512
+SHORT_EXTENT = 128  # rows that do not fill two of wgmma's 64-row instructions
 
 
 @dataclass(frozen=True)
@@ -233,9 +234,12 @@ def split_k_steps(f: Facts) -> Check:
 
 @constraint
 def workspace(f: Facts) -> Check:
-    """The matrices and the fp32 partials of split-K fit the GPU's memory."""
-    split = f.table.split_k.astype(np.int64)
-    need = f.problem.buffer_bytes + np.where(split > 1, split * f.problem.m * f.problem.n * ACCUMULATOR_BYTES, 0)
+    """The matrices and the fp32 parts of tiles under split-K and stream-K fit the GPU's memory."""
+    tile_elements = f.table.cta_m.astype(np.int64) * f.table.cta_n
+    parts = np.where(f.table.split_k > 1, f.lowering.tiles * f.table.split_k, 0)
+    slots = 2 * f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
+    parts = np.where(f.table.stream_k == 1, slots, parts)
+    need = f.problem.buffer_bytes + parts * tile_elements * ACCUMULATOR_BYTES
     return Check("needs {need} B of device memory, {gpu} has {limit} B", need, f.hardware.memory_bytes)
 
 
@@ -243,10 +247,10 @@ def workspace(f: Facts) -> Check:
 def idle_rows(f: Facts) -> Check:
     """Half the tile does not already cover all of M or N, where the instruction has a smaller one."""
     least_m = np.where((f.hardware.compute_capability[0] in (9, 10)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
-    wide_m = (f.table.cta_m // 2 >= f.problem.m) & (f.table.cta_m > least_m)
-    wide_n = (f.table.cta_n // 2 >= f.problem.n) & (f.table.cta_n > LEAST_TILE)
+    wide_m = (f.table.cta_m // 2 >= f.lowering.m) & (f.table.cta_m > least_m)
+    wide_n = (f.table.cta_n // 2 >= f.lowering.n) & (f.table.cta_n > LEAST_TILE)
     need = np.where(wide_m, f.table.cta_m, f.table.cta_n)
-    have = np.where(wide_m, f.problem.m, f.problem.n)
+    have = np.where(wide_m, f.lowering.m, f.lowering.n)
     return Check(
         "a tile edge of {need} for the {limit} rows or columns there are: half of it covers them", need, have, ok=~(wide_m | wide_n)
     )
@@ -288,7 +292,7 @@ def same_persistent_grid(f: Facts) -> Check:
     slots = f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
     work = f.lowering.tiles * f.table.split_k
     persistent = f.table.persistent_ctas_per_sm > 0
-    ok = np.where(persistent, work > slots, f.table.flatten == 0)
+    ok = np.where(persistent, work > slots, f.table.flatten == 0) | (f.table.stream_k == 1)
     return Check("{limit} tiles for {need} persistent CTAs: the plain grid without flatten is the same", slots, work, ok=ok)
 
 
@@ -306,6 +310,58 @@ def resident_grid(f: Facts) -> Check:
 
 @constraint
 def same_epilogue(f: Facts) -> Check:
-    """Split-K stores partials whole, whatever the epilogue subtile."""
-    ok = (f.table.epilogue_subtile == 1) | (f.table.split_k == 1)
-    return Check("epilogue_subtile={need} does nothing with split_k: {limit} stands for it", f.table.epilogue_subtile, 1, ok=ok)
+    """Split-K and stream-K store parts of tiles whole, whatever the epilogue subtile."""
+    ok = (f.table.epilogue_subtile == 1) | ((f.table.split_k == 1) & (f.table.stream_k == 0))
+    return Check(
+        "epilogue_subtile={need} does nothing where tiles are worked on in parts: {limit} stands for it", f.table.epilogue_subtile, 1, ok=ok
+    )
+
+
+@constraint
+def fused_reduction(f: Facts) -> Check:
+    """Only split-K has parts to add in the same launch, and what adds them cannot be fused with the loop over K."""
+    off = (f.table.fused_reduction == 1) & ((f.table.split_k == 1) | (f.table.flatten == 1))
+    sentence = "fused_reduction with split_k={split_k} and flatten={flatten}: it needs more than {limit} split, and no flatten"
+    return Check(sentence, f.table.split_k, 1, ok=~off)
+
+
+@constraint
+def stream_k_grid(f: Facts) -> Check:
+    """Stream-K shares out K among persistent CTAs: it takes the place of split-K, and its loops cannot be fused."""
+    t = f.table
+    off = (t.stream_k == 1) & ((t.persistent_ctas_per_sm == 0) | (t.split_k > 1) | (t.flatten == 1))
+    sentence = "stream_k with {need} CTAs per SM, split_k={split_k} and flatten={flatten}: it needs at least {limit}, and 1 and 0"
+    return Check(sentence, t.persistent_ctas_per_sm, 1, ok=~off)
+
+
+@constraint
+def same_stream_k(f: Facts) -> Check:
+    """Where tiles go round among the persistent CTAs, stream-K shares nothing."""
+    slots = np.maximum(f.table.persistent_ctas_per_sm * int(f.hardware.need("sms")), 1)
+    sentence = "{need} tiles go round among {limit} persistent CTAs: without stream_k it is the same"
+    return Check(sentence, f.lowering.tiles, slots, ok=(f.table.stream_k == 0) | (f.lowering.tiles % slots != 0))
+
+
+@constraint
+def stream_k_steps(f: Facts) -> Check:
+    """A CTA's share of the K steps fills its pipeline."""
+    slots = np.maximum(f.table.persistent_ctas_per_sm * int(f.hardware.need("sms")), 1)
+    share = f.lowering.tiles * f.lowering.k_steps // slots
+    least = np.maximum(f.table.stages, 2)
+    sentence = "stream_k leaves {limit} K steps to a CTA, {need} are needed to fill {stages} stages"
+    return Check(sentence, least, share, ok=(f.table.stream_k == 0) | (share >= least))
+
+
+@constraint
+def swap_pays(f: Facts) -> Check:
+    """Exchanged operands let a short M lie along the instruction's N, which may be short; of two long extents either may lie there."""
+    short = (f.lowering.n < SHORT_EXTENT) & (f.lowering.n < f.lowering.m)
+    sentence = "swap_ab with {need} rows along the instruction's N: under {limit} it pays"
+    return Check(sentence, f.lowering.n, SHORT_EXTENT, ok=(f.table.swap_ab == 0) | short)
+
+
+@constraint
+def swapped_parts(f: Facts) -> Check:
+    """The second launch of split-K adds parts of C, not of C^T."""
+    off = (f.table.swap_ab == 1) & (f.table.split_k > 1) & (f.table.fused_reduction == 0)
+    return Check("swap_ab with split_k={need} needs fused_reduction, or split_k={limit}", f.table.split_k, 1, ok=~off)

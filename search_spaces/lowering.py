@@ -27,6 +27,7 @@ MBARRIER_BYTES = 8
 CP_ASYNC_LEAST_BYTES = 4  # a narrower copy is not issued asynchronously
 BASE_REGISTERS = 28  # loop state and addresses of a compiled kernel that holds nothing else; median over the compiled landscape
 PARTIAL_REGISTERS = 24  # addresses and masks of partial sums that TMA does not store
+STREAM_REGISTERS = 45  # which tile, which steps, whose parts; compiled 128x256, 128x128 and 64x128 tiles
 FLATTEN_REGISTERS = 8  # the tile's coordinates live through the fused loop
 
 
@@ -49,6 +50,8 @@ class Lowering:
     tiles: NDArray[np.int64]  # output tiles, without split-K
     tiles_m: Column
     tiles_n: Column
+    m: Column  # extents as the kernel sees them: exchanged where the operands are
+    n: Column
 
     def warp_tile(self, row: int, cta: Tile) -> Tile:
         return Tile(-(-cta.m // int(self.warps_m[row])), -(-cta.n // int(self.warps_n[row])), cta.k)
@@ -86,7 +89,8 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
     mma_n = _mma_n(table, version)
     tma = loads_by_tma(table)
     steps = cdiv(cdiv(problem.k, table.cta_k), table.split_k)
-    tiles_m, tiles_n = cdiv(problem.m, table.cta_m), cdiv(problem.n, table.cta_n)
+    m, n = np.where(table.swap_ab == 1, problem.n, problem.m), np.where(table.swap_ab == 1, problem.m, problem.n)
+    tiles_m, tiles_n = cdiv(m, table.cta_m), cdiv(n, table.cta_n)
     buffers = _buffers(table, problem, hardware, version, tma)
     # 64 bits, so that no depth of the pipeline wraps to a size that fits
     operand_bytes = buffers.astype(np.int64) * table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes
@@ -107,6 +111,8 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
         tiles=tiles_m.astype(np.int64) * tiles_n,
         tiles_m=tiles_m,
         tiles_n=tiles_n,
+        m=m.astype(np.int32),
+        n=n.astype(np.int32),
     )
 
 
@@ -172,7 +178,8 @@ def _shared_memory(
     high. tests/test_lowering.py keeps compiled numbers, and `tuner explain` counts false accepts and rejects.
     """
     elements = table.cta_m.astype(np.int64) * table.cta_n
-    staged = tma & (table.split_k == 1) & stores_by_tma(problem)
+    in_parts = (table.split_k > 1) | (table.stream_k == 1)
+    staged = tma & ~in_parts & stores_by_tma(problem)
     store_bytes = np.where(staged, elements * problem.out_bytes // table.epilogue_subtile, 0)
     # a CTA that goes on to its next tile stages C beside the operands, one that ends in their place
     apart = table.persistent_ctas_per_sm > 0
@@ -184,7 +191,7 @@ def _shared_memory(
     long = per_thread > np.where(version == WGMMA, 16, 8)
     halves = tma & long & ((version != WGMMA) | (table.warps == 4))
     parts = np.where(version == TCGEN05, 4, np.where(halves, 2, 1))
-    row_bytes = np.where(table.split_k > 1, ACCUMULATOR_BYTES, problem.out_bytes)
+    row_bytes = np.where(in_parts, ACCUMULATOR_BYTES, problem.out_bytes)
     fused = table.flatten == 1
     direct = staged | (tma & (version == WGMMA) & ~fused)
     rows_bytes = np.where(direct, 0, elements * row_bytes // parts)
@@ -206,5 +213,6 @@ def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Fla
         version == MMA_SYNC, (cdiv(table.cta_m, 16) * 4 + cdiv(table.cta_n, 8) * 2) // np.maximum(table.warps // 2, 1), 0
     )
     partial_registers = np.where(tma & (table.split_k > 1), PARTIAL_REGISTERS, 0)
+    partial_registers = np.where(table.stream_k == 1, STREAM_REGISTERS, partial_registers)
     total = accumulators + partial_registers + BASE_REGISTERS + FLATTEN_REGISTERS * table.flatten + address_registers + fragment_registers
     return np.asarray(total, dtype=np.int32)

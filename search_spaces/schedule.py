@@ -21,6 +21,15 @@ AXES: Mapping[str, tuple[str, int]] = {
     "persistent_ctas_per_sm": ("p", 0),
     "epilogue_subtile": ("e", 1),
     "flatten": ("f", 0),
+    "stream_k": ("q", 0),
+    "fused_reduction": ("r", 0),
+    "swap_ab": ("x", 0),
+    "pad": ("d", 0),
+    "warps_n": ("n", 0),
+    "instruction_n": ("i", 0),
+    "consumers": ("c", 1),
+    "producer_registers": ("h", 0),
+    "swizzle_bytes": ("z", 0),
 }
 
 
@@ -43,6 +52,16 @@ class Schedule:
     persistent_ctas_per_sm: 0 launches one CTA a tile; p > 0 launches p CTAs per SM, each walking over tiles.
     epilogue_subtile: slices along N in which the accumulator is stored.
     flatten: 1 fuses a persistent CTA's loop over tiles with its loop over K, so that loads run on across tiles.
+    stream_k: 1 gives persistent CTAs equal shares of all K steps, whole tiles where there are enough, parts of tiles for the rest.
+    fused_reduction: 1 lets the last CTA of a tile to arrive add split-K's partial sums, always in the order of the splits; 0 adds them in a
+        second launch.
+    swap_ab: 1 computes C^T = B^T A^T: `cta_m` then lies along N of the problem and `cta_n` along M.
+    pad: 1 first copies operands whose rows are not 16-byte aligned to matrices whose rows are.
+    warps_n: warps along N of the warp grid, where the family does not derive it.
+    instruction_n: N of the MMA instruction, where the family does not derive it.
+    consumers: output tiles that a CTA works on at once, each by its share of the warps (2: ping-pong).
+    producer_registers: registers a thread of the warps that only load.
+    swizzle_bytes: width of the swizzle of operands in shared memory.
     """
 
     family: str
@@ -56,6 +75,15 @@ class Schedule:
     persistent_ctas_per_sm: int = 0
     epilogue_subtile: int = 1
     flatten: int = 0
+    stream_k: int = 0
+    fused_reduction: int = 0
+    swap_ab: int = 0
+    pad: int = 0
+    warps_n: int = 0
+    instruction_n: int = 0
+    consumers: int = 1
+    producer_registers: int = 0
+    swizzle_bytes: int = 0
 
     @property
     def cta(self) -> Tile:

@@ -36,7 +36,7 @@ def nothing(c):
     pass
 
 
-def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None) -> list[Call]:
+def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     one = (1, 1, 1)
     match schedule.group_m:
         case 2:
@@ -48,7 +48,7 @@ def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms:
         case 16:
             return [Call(nothing, one, {"c": c}, {}, 1, 1)]
         case 32:
-            return pointer_calls(a[: a.shape[0] // 2], b, c[: c.shape[0] // 2], schedule, sms)
+            return pointer_calls(a[: a.shape[0] // 2], b, c[: c.shape[0] // 2], schedule, sms, scratch)
         case 64:
-            return [*pointer_calls(a, b, c, schedule, sms), Call(far_away, one, {"c": c}, {"DISTANCE": -8}, 1, 1)]
-    return pointer_calls(a, b, c, schedule, sms)
+            return [*pointer_calls(a, b, c, schedule, sms, scratch), Call(far_away, one, {"c": c}, {"DISTANCE": -8}, 1, 1)]
+    return pointer_calls(a, b, c, schedule, sms, scratch)

@@ -13,7 +13,7 @@ import torch
 
 from search_spaces.schedule import Schedule, parse_schedule
 from tuner.kernels import family_module
-from tuner.kernels.launch import Call, launch
+from tuner.kernels.launch import Call, allocate, launch
 
 GUARD = 512  # elements before and after each matrix; a multiple of 16 bytes
 PATTERN = 7.0  # what lies around C
@@ -114,12 +114,22 @@ def check(case: Case, device: str, run: Callable[[Call], None] = launch) -> Outc
     obstacle = family.supports(a.matrix, b.matrix, c.matrix, schedule)
     if obstacle:
         return Outcome(failures=[f"refused: {obstacle}"], kernels=0)
-    workspace = torch.full((schedule.split_k, case.m, case.n), float("nan"), device=device) if schedule.split_k > 1 else None
+    scratch = allocate(family.scratch(a.matrix, b.matrix, c.matrix, schedule, case.sms), torch.device(device))
+    for part in scratch.values():
+        part.fill_(float("nan") if part.dtype.is_floating_point else 0)
     before = [x.buffer.clone() for x in (a, b, c)]
-    calls = family.calls(a.matrix, b.matrix, c.matrix, schedule, case.sms, workspace)
+    calls = family.calls(a.matrix, b.matrix, c.matrix, schedule, case.sms, scratch)
     for call in calls:
         run(call)
     failures = []
+    if any(bool(part.any()) for part in scratch.values() if not part.dtype.is_floating_point):
+        failures.append("counters were not left at zero")
+    if scratch:
+        first = c.matrix.clone()
+        for call in calls:
+            run(call)
+        if not torch.equal(first, c.matrix):
+            failures.append("a second run gave other bits")
     excess = worst_excess(a.matrix, b.matrix, c.matrix)
     if not excess <= 1:
         failures.append(f"error is {excess:.3g} times what is allowed")
@@ -161,6 +171,40 @@ def pointer_cases() -> list[Case]:
         Case(schedule=tile, m=9, n=10, k=0),
         Case(schedule=f"{tile} k2", m=9, n=10, k=0),
         Case(schedule=f"{tile} p1 e2 f1", m=33, n=40, k=48),  # axes that it does not have
+        Case(schedule=f"{tile} k2 r1", m=9, n=10, k=0),
+        Case(schedule=f"{tile} k8 r1", m=24, n=24, k=80),
+        Case(schedule=f"{tile} x1", m=20, n=24, k=40, offset=1, gap_c=3),
+    ]
+    cases += [
+        Case(schedule=f"pointer 32x16x32 w4 s2 {how}", m=m, n=n, k=k, layout=layout, out_dtype=out)
+        for how, (m, n, k), layout, out in product(
+            ("k3 r1", "k3 r1 x1", "x1 g2"), ((33, 40, 112), (1, 105, 107)), layouts, (torch.float16, torch.float32)
+        )
+    ]
+    return cases
+
+
+def parted_tma_cases() -> list[Case]:
+    """Parts of tiles, added by the last CTA to arrive, and exchanged operands."""
+    layouts = ("nn", "nt", "tn", "tt")
+    cases = [
+        Case(schedule=f"tma 32x16x32 w4 s2 {how}", m=m, n=n, k=k, layout=layout)
+        for how, (m, n, k), layout in product(
+            ("k3 r1", "k2 r1 x1 p1", "x1 g2", "x1 e2", "p1 q1", "p1 q1 x1"), ((40, 72, 136), (8, 104, 72)), layouts
+        )
+    ]
+    # stream-K: fewer tiles than CTAs, more, a multiple, less than a step for each, and K = 1 step
+    cases += [
+        Case(schedule=f"tma 16x16x32 w4 s2 g2 p{per_sm} q1", m=m, n=n, k=k, sms=sms)
+        for (m, n, k), (per_sm, sms) in product(
+            ((16, 16, 256), (48, 48, 96), (80, 64, 160), (64, 64, 64), (16, 32, 64), (40, 80, 8)), ((1, 3), (2, 4), (1, 16), (1, 1))
+        )
+    ]
+    cases += [
+        Case(schedule="tma 16x32x32 w4 s2 p1 q1", m=40, n=80, k=96, gap_c=3, sms=3),
+        Case(schedule="tma 16x32x32 w4 s2 p1 q1 x1", m=40, n=80, k=96, out_dtype=torch.float32, sms=4),
+        Case(schedule="tma 16x32x32 w4 s2 k4 r1", m=40, n=80, k=40, out_dtype=torch.float32),  # the last splits are empty
+        Case(schedule="tma 16x32x32 w4 s2 x1", m=17, n=35, k=40, gap_c=5),  # rows of C are no whole chunks
     ]
     return cases
 
@@ -201,7 +245,7 @@ def tma_cases() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    return [*pointer_cases(), *tma_cases()]
+    return [*pointer_cases(), *tma_cases(), *parted_tma_cases()]
 
 
 class Watch:

@@ -45,7 +45,7 @@ def reason(text: str, gpu: str = "h100", problem: Problem = CUBE) -> str | None:
         ("pointer 128x128x64 w4 s5 k16", "split_k=16 leaves 4 K steps to a CTA, 5 are needed to fill 5 stages"),
         ("tma 128x128x64 w4 s3 f1", "1024 tiles for 0 persistent CTAs: the plain grid without flatten is the same"),
         ("tma 256x128x64 w8 s3 p2", "2 persistent CTAs per SM, of which h100-sxm-80gb holds 1"),
-        ("tma 128x128x64 w4 s3 k2 e2", "epilogue_subtile=2 does nothing with split_k: 1 stands for it"),
+        ("tma 128x128x64 w4 s3 k2 e2", "epilogue_subtile=2 does nothing where tiles are worked on in parts: 1 stands for it"),
     ],
 )
 def test_sentences_give_both_numbers(text: str, sentence: str) -> None:

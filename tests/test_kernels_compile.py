@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import parse_schedule
 from tuner.binaries import read_binary
 from tuner.kernels import family_module
-from tuner.kernels.launch import Call
+from tuner.kernels.launch import Call, allocate
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled, source_of
-from tuner.operands import Outline, outline, outlines, views, workspace_outline
+from tuner.operands import Outline, outline, outlines, scratch_outline, views
 
 SM_90 = cuda_target(90)
 
@@ -40,10 +41,12 @@ def matrices(m: int, n: int, k: int, *, layout: str = "nt", ldc: int = 0) -> lis
 
 
 def calls(text: str, *operands: Any) -> list[Call]:
-    """The last operand may be a workspace."""
-    schedule = parse_schedule(text)
-    a, b, c, *workspace = operands
-    found: list[Call] = family_module(schedule.family).calls(a, b, c, schedule, 132, *workspace)
+    """Scratch is outlined, or as tensors are."""
+    schedule, (a, b, c) = parse_schedule(text), operands
+    family = family_module(schedule.family)
+    needed = family.scratch(a, b, c, schedule, 132)
+    scratch = allocate(needed, a.device) if isinstance(a, torch.Tensor) else {name: scratch_outline(part) for name, part in needed.items()}
+    found: list[Call] = family.calls(a, b, c, schedule, 132, scratch)
     return found
 
 
@@ -164,9 +167,7 @@ OUR_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32
 def compiled_as_for_tensors(text: str, tensors: list[torch.Tensor], alignment_bytes: int = 16) -> None:
     """Outlines lead to the launches, and to the binaries, that tensors do."""
     a, b, c = (outline(OUR_NAMES[x.dtype], tuple(x.shape), x.stride()) for x in tensors)
-    (m, n), splits = c.shape, parse_schedule(text).split_k
-    workspace = outline("fp32", (splits, m, n), (m * n, n, 1)) if splits > 1 else None
-    theirs, ours = calls(text, *tensors), calls(text, a, b, c, workspace)
+    theirs, ours = calls(text, *tensors), calls(text, a, b, c)
     assert len(theirs) == len(ours)
     for their, own in zip(theirs, ours, strict=True):
         assert (own.kernel, own.grid, own.constants, own.options) == (their.kernel, their.grid, their.constants, their.options)
@@ -203,10 +204,11 @@ def test_an_outline_answers_as_the_tensor_would(layout: str, dtype: str, out_dty
 
 def test_partial_sums_are_outlined_as_they_are_made() -> None:
     """Row by row in fp32, without the gaps that C has."""
-    workspace = workspace_outline(Problem(m=3, n=5, k=64, dtype="fp16", ldc=9), 4)
-    assert workspace is not None
-    assert (str(workspace.dtype), workspace.shape, workspace.strides) == ("torch.float32", (4, 3, 5), (15, 5, 1))
-    assert workspace_outline(Problem(m=3, n=5, k=64), 1) is None
+    operands = outlines(Problem(m=3, n=5, k=64, dtype="fp16", ldc=9))
+    family, schedule = family_module("pointer"), parse_schedule("pointer 16x16x32 w4 s2 k4")
+    sums = scratch_outline(family.scratch(*operands, schedule, 132)["split_sums"])
+    assert (str(sums.dtype), sums.shape, sums.strides) == ("torch.float32", (4, 3, 5), (15, 5, 1))
+    assert family.scratch(*operands, replace(schedule, split_k=1), 132) == {}
 
 
 def test_alignment_is_assumed_only_where_it_holds() -> None:

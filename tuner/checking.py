@@ -32,10 +32,10 @@ class Guarded:
     matrix: torch.Tensor
     view: View
 
-    def poison(self) -> None:
+    def poison(self, inside: float = POISON) -> None:
         """NaN where an answer belongs, the pattern everywhere else: before, after, and between the rows."""
         self.buffer.fill_(PATTERN)
-        self.matrix.fill_(POISON)
+        self.matrix.fill_(inside)
 
     def overwritten(self) -> int:
         """Elements outside the matrix that no longer hold the pattern."""
@@ -44,7 +44,7 @@ class Guarded:
         return int(changed.sum())
 
 
-_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
+_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.int32: torch.int32}
 
 
 def _pattern_bits(buffer: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,8 @@ def _pattern_bits(buffer: torch.Tensor) -> torch.Tensor:
 
 def guarded(view: View, device: str, *, shift_elements: int = 0) -> Guarded:
     """shift_elements: how far the matrix starts from the alignment that the allocator gives."""
-    buffer = torch.full((view.elements + 2 * GUARD_ELEMENTS + shift_elements,), POISON, dtype=view.dtype, device=device)
+    fill = POISON if view.dtype.is_floating_point else PATTERN
+    buffer = torch.full((view.elements + 2 * GUARD_ELEMENTS + shift_elements,), fill, dtype=view.dtype, device=device)
     inner = buffer[shift_elements:] if shift_elements else buffer
     return Guarded(inner, inner[GUARD_ELEMENTS:].as_strided(view.shape, view.strides), view)
 

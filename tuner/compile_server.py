@@ -68,11 +68,12 @@ def compile_schedule(job: dict[str, Any]) -> dict[str, Any]:
     from tuner.binaries import read_binary
     from tuner.kernels import family_module
     from tuner.kernels.specialise import compile_call, cuda_target
-    from tuner.operands import outlines, workspace_outline
+    from tuner.operands import outlines, scratch_outline
 
     problem, schedule = Problem(**job["problem"]), Schedule(**job["schedule"])
-    workspace = workspace_outline(problem, schedule.split_k)
-    calls = family_module(schedule.family).calls(*outlines(problem), schedule, job["sms"], workspace)
+    family, operands = family_module(schedule.family), outlines(problem)
+    scratch = {name: scratch_outline(part) for name, part in family.scratch(*operands, schedule, job["sms"]).items()}
+    calls = family.calls(*operands, schedule, job["sms"], scratch)
     target = cuda_target(job["capability"])
     binaries = [read_binary(compile_call(call, target, alignment_bytes=problem.alignment_bytes)) for call in calls]
     need, limit = max(binary.shared_memory_bytes for binary in binaries), job["shared_memory_limit_bytes"]

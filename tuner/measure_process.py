@@ -14,18 +14,18 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.checking import Guarded, Reference, guarded, guarded_random
+from tuner.checking import POISON, Guarded, Reference, guarded, guarded_random
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call, launch
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled
-from tuner.operands import View, views
+from tuner.operands import scratch_outline, view_of, views
 from tuner.timing import Clock, Graph, Run, full_graph, in_turn, rough_us, samples_us, timing_events
 
 DEVICE = "cuda"
@@ -56,7 +56,6 @@ class Bench:
         self.sets = [self._operands(generator) for _ in range(self._set_count())]
         a, b, c = self.sets[0]
         self.reference = Reference(a.matrix, b.matrix, c.matrix.dtype)
-        self._workspaces: dict[int, Guarded] = {}
         self.library_us = 0.0
 
     def _set_count(self) -> int:
@@ -73,27 +72,23 @@ class Bench:
         second = guarded_random(b, DEVICE, generator, shift_elements=shift[1])
         return first, second, guarded(c, DEVICE, shift_elements=shift[2])
 
-    def workspace(self, schedule: Schedule) -> Guarded | None:
-        """fp32 partials of split-K, shared by all operand sets."""
-        if schedule.split_k == 1:
-            return None
-        if schedule.split_k not in self._workspaces:
-            rows = schedule.split_k * self.problem.m
-            view = View(torch.float32, (rows, self.problem.n), (self.problem.n, 1))
-            self._workspaces[schedule.split_k] = guarded(view, DEVICE)
-        return self._workspaces[schedule.split_k]
+    def scratch(self, schedule: Schedule) -> dict[str, Guarded]:
+        """What the schedule needs besides its operands, one for all operand sets; clear as before a first launch."""
+        operands = (operand.matrix for operand in self.sets[0])
+        needed = {} if self._stub else family_module(schedule.family).scratch(*operands, schedule, self.sms)
+        made = {name: guarded(view_of(scratch_outline(part)), DEVICE) for name, part in needed.items()}
+        clear(made)
+        return made
 
-    def calls(self, schedule: Schedule, index: int) -> list[Call]:
+    def calls(self, schedule: Schedule, index: int, scratch: Mapping[str, Guarded]) -> list[Call]:
         a, b, c = (operand.matrix for operand in self.sets[index])
-        space = self.workspace(schedule)
-        partials = None if space is None else space.matrix.view(schedule.split_k, self.problem.m, self.problem.n)
         calls = self._stub or family_module(schedule.family).calls
-        return calls(a, b, c, schedule, self.sms, workspace=partials)
+        return calls(a, b, c, schedule, self.sms, {name: part.matrix for name, part in scratch.items()})
 
-    def runner(self, schedule: Schedule) -> Run:
+    def runner(self, schedule: Schedule, scratch: Mapping[str, Guarded]) -> Run:
         """Launches the binaries that were compiled, and no others, on operand set i."""
         target = cuda_target(self.capability)
-        sets = [self.calls(schedule, index) for index in range(len(self.sets))]
+        sets = [self.calls(schedule, index, scratch) for index in range(len(self.sets))]
         binaries = [compile_call(call, target, alignment_bytes=self.problem.alignment_bytes) for call in sets[0]]
 
         def run(index: int) -> None:
@@ -127,23 +122,39 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+def clear(scratch: Mapping[str, Guarded]) -> None:
+    """Sums start as NaN and counters as zero."""
+    for part in scratch.values():
+        part.poison(POISON if part.view.dtype.is_floating_point else 0)
+
+
+def misused(scratch: Mapping[str, Guarded]) -> str:
+    """What a launch did to its scratch that it must not; nothing where it did not."""
+    for name, part in scratch.items():
+        if part.overwritten():
+            return f"{part.overwritten()} elements outside the scratch {name!r} were overwritten"
+        if not part.view.dtype.is_floating_point and bool(part.matrix.any()):
+            return f"{int(part.matrix.count_nonzero())} counters of the scratch {name!r} were not left at zero"
+    return ""
+
+
 def measure(bench: Bench, schedule: Schedule, best_us: float | None) -> dict[str, Any]:
     """Check one schedule, then time it."""
-    run = bench.runner(schedule)
+    scratch = bench.scratch(schedule)
+    run = bench.runner(schedule, scratch)
     answers, output = [], bench.sets[0][2]
-    for _ in range(REPEATS if schedule.split_k > 1 else 1):
+    for _ in range(REPEATS if scratch else 1):
         output.poison()
-        space = bench.workspace(schedule)
-        if space is not None:
-            space.poison()
+        clear(scratch)
         run(0)
         torch.cuda.synchronize()
         verdict = bench.reference.check(output)
         facts = {"relative_error": verdict.relative_error, "error_bound": verdict.error_bound}
         if not verdict.right:
             return {"status": "wrong_answer", "message": verdict.message, **facts}
-        if space is not None and space.overwritten():
-            return {"status": "wrong_answer", "message": f"{space.overwritten()} elements outside the workspace were overwritten", **facts}
+        complaint = misused(scratch)
+        if complaint:
+            return {"status": "wrong_answer", "message": complaint, **facts}
         answers.append(output.matrix.clone())
     if not all(torch.equal(answers[0], answer) for answer in answers[1:]):
         return {"status": "unstable", "message": "two runs on the same operands gave different bits", **facts}
@@ -160,7 +171,7 @@ def measure(bench: Bench, schedule: Schedule, best_us: float | None) -> dict[str
 
 def finals(bench: Bench, schedules: list[Schedule], seconds: float) -> dict[str, Any]:
     """Time the leaders and the library in turn; then each with hot operands, and as production launches it."""
-    runs = [bench.runner(schedule) for schedule in schedules]
+    runs = [bench.runner(schedule, bench.scratch(schedule)) for schedule in schedules]
     for run in runs:
         run(0)
     torch.cuda.synchronize()
@@ -174,9 +185,10 @@ def finals(bench: Bench, schedules: list[Schedule], seconds: float) -> dict[str,
 
 def _eager_us(bench: Bench, schedule: Schedule, rough: float) -> float:
     """Microseconds of a call through Triton's own launcher, host included, over rotating operands."""
+    scratch = bench.scratch(schedule)
 
     def run(index: int) -> None:
-        for call in bench.calls(schedule, index % len(bench.sets)):
+        for call in bench.calls(schedule, index % len(bench.sets), scratch):
             launch(call)
 
     run(0)
@@ -237,13 +249,13 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     die_with_parent()
     parser = argparse.ArgumentParser()
     parser.add_argument("--problem", required=True, help="JSON of the problem's fields")
     parser.add_argument("--sms", type=int, required=True, help="SMs that a persistent grid counts on")
     parser.add_argument("--calls", default="", help="module:function in place of the family's calls; tests put faulty kernels here")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     stub = None
@@ -256,4 +268,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

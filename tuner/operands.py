@@ -3,6 +3,7 @@ compiled, which need no torch."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,10 @@ from search_spaces.problem import DTYPE_BYTES, Problem
 if TYPE_CHECKING:
     import torch
 
-TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+    from tuner.kernels.launch import Scratch
+
+TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "int32": "int32"}
+ITEM_BYTES = DTYPE_BYTES | {"int32": 4}
 
 
 class View(NamedTuple):
@@ -60,7 +64,7 @@ class Outline:
 
 
 def outline(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Outline:
-    return Outline(dtype=ElementType(name=dtype, itemsize=DTYPE_BYTES[dtype]), shape=shape, strides=strides)
+    return Outline(dtype=ElementType(name=dtype, itemsize=ITEM_BYTES[dtype]), shape=shape, strides=strides)
 
 
 def outlines(problem: Problem) -> tuple[Outline, Outline, Outline]:
@@ -69,14 +73,18 @@ def outlines(problem: Problem) -> tuple[Outline, Outline, Outline]:
     return a, b, outline(problem.out_dtype, (problem.m, problem.n), (problem.ldc, 1))
 
 
-def workspace_outline(problem: Problem, splits: int) -> Outline | None:
-    """The fp32 partial sums where K is split."""
-    m, n = problem.m, problem.n
-    return outline("fp32", (splits, m, n), (m * n, n, 1)) if splits > 1 else None
+def scratch_outline(scratch: Scratch) -> Outline:
+    """Rows follow each other without gaps."""
+    strides = tuple(math.prod(scratch.shape[axis + 1 :]) for axis in range(len(scratch.shape)))
+    return outline(scratch.dtype, scratch.shape, strides)
+
+
+def view_of(x: Outline) -> View:
+    import torch  # late: what compiles does not wait for it
+
+    return View(getattr(torch, TORCH_NAMES[x.dtype.name]), x.shape, x.strides)
 
 
 def views(problem: Problem) -> tuple[View, View, View]:
-    import torch  # late: what compiles does not wait for it
-
-    a, b, c = (View(getattr(torch, TORCH_NAMES[x.dtype.name]), x.shape, x.strides) for x in outlines(problem))
+    a, b, c = map(view_of, outlines(problem))
     return a, b, c

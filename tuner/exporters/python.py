@@ -69,9 +69,12 @@ $table}
 DEFAULT = $default
 DEFAULT_FEW_ROWS = $default_few_rows
 
-# family -> what it supports, and its launches
-FAMILIES: dict[str, tuple[Callable[..., str | None], Callable[..., list[Call]]]] = {
+# family -> what it supports, the scratch it needs, and its launches
+FAMILIES: dict[str, tuple[Callable[..., str | None], Callable[..., dict[str, Scratch]], Callable[..., list[Call]]]] = {
 $families}
+
+# Counters, which each launch leaves at zero, by the stream whose launches follow each other.
+COUNTERS: dict[tuple[int, torch.device, str, tuple[int, ...]], torch.Tensor] = {}
 
 
 def layout_of(x: torch.Tensor) -> str:
@@ -100,6 +103,21 @@ def plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[str, Schedu
     return how, schedule
 
 
+def scratch_on(device: torch.device, needed: dict[str, Scratch]) -> dict[str, torch.Tensor]:
+    """New for each call, but for counters outside of a capture: a graph may be replayed beside the stream it was captured on."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return allocate(needed, device)
+    made = allocate({name: part for name, part in needed.items() if not part.zeroed}, device)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    for name, part in needed.items():
+        if part.zeroed:
+            key = (stream, device, name, part.shape)
+            if key not in COUNTERS:
+                COUNTERS[key] = allocate({name: part}, device)[name]
+            made[name] = COUNTERS[key]
+    return made
+
+
 @cache
 def sm_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
@@ -122,7 +140,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) ->
     c = out if out.stride(1) == 1 else torch.empty(shape, dtype=out.dtype, device=out.device)
     schedule = plan(a, b, c)[1]
     with torch.cuda.device_of(a):  # Triton launches on the current device
-        for call in FAMILIES[schedule.family][1](a, b, c, schedule, sm_count(a.device)):
+        _, scratch, calls = FAMILIES[schedule.family]
+        sms = sm_count(a.device)
+        for call in calls(a, b, c, schedule, sms, scratch_on(a.device, scratch(a, b, c, schedule, sms))):
             launch(call)
     return out if c is out else out.copy_(c)
 ''')  # fmt: skip
@@ -142,7 +162,8 @@ def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> 
         default=_literal(DEFAULT),
         default_few_rows=_literal(DEFAULT_FEW_ROWS),
         families="".join(
-            f'    "{name}": ({family_module(name).supports.__name__}, {family_module(name).calls.__name__}),\n' for name in families
+            f'    "{name}": ({", ".join(getattr(family_module(name), part).__name__ for part in ("supports", "scratch", "calls"))}),\n'
+            for name in families
         ),
     )
     return HEADER.substitute(origin=origin(rows, table), imports=_imports(copied, body), body=body)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import triton
 import triton.language as tl
 
-from tuner.kernels import launch, raster, reduction
-from tuner.kernels.launch import Call, tensor_obstacle
+from tuner.kernels import launch, partition, raster, reduction
+from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
+from tuner.kernels.partition import add_parts, chunk_rows, is_last, part_scratch, partition_obstacle, store_part
 from tuner.kernels.raster import tile_of
-from tuner.kernels.reduction import split_workspace, sum_splits_call
+from tuner.kernels.reduction import split_scratch, sum_splits_call
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
 
@@ -34,6 +37,8 @@ def pointer_gemm(
     a,
     b,
     c,
+    partials,
+    arrivals,
     M,
     N,
     K,
@@ -54,12 +59,16 @@ def pointer_gemm(
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
     WHOLE_STEPS: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    """C = A @ B. With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z].
+    """C = A @ B; SWAPPED: to C^T. With SPLIT_K > 1 and no CHUNK, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K
+    to c[z]; with CHUNK they go to `partials`, and the last of a tile's splits to arrive adds them, so many rows at a time.
 
     WHOLE_STEPS: every split has work, and all its steps lie within K, so that loads need no mask.
     """
-    tile_m, tile_n = tile_of(tl.program_id(0), tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N), GROUP_M)
+    tile = tl.program_id(0)
+    tile_m, tile_n = tile_of(tile, tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N), GROUP_M)
     rows = tile_m * CTA_M + tl.arange(0, CTA_M)
     columns = tile_n * CTA_N + tl.arange(0, CTA_N)
     inner = tl.arange(0, CTA_K)
@@ -89,9 +98,21 @@ def pointer_gemm(
         a_tile += a_step
         b_tile += b_step
 
-    width = multiple(N, UNIT_N)
-    places = c + split * (M * width) + rows[:, None] * multiple(stride_cm, UNIT_C) + columns[None, :]
-    tl.store(places, accumulator.to(c.dtype.element_ty), mask=(rows < M)[:, None] & (columns < width)[None, :])
+    height, width = multiple(M, UNIT_M), multiple(N, UNIT_N)
+    inside = (rows < height)[:, None] & (columns < width)[None, :]
+    if CHUNK:
+        slot = tile * SPLIT_K
+        store_part(partials, slot + split, accumulator)
+        if is_last(arrivals, tile, SPLIT_K):
+            add_parts(
+                partials, c, tile_m * CTA_M, tile_n * CTA_N, height, width, multiple(stride_cm, UNIT_C), slot, slot + 1, 1, 0,
+                CTA_M, CTA_N, CHUNK, SPLIT_K, SWAPPED,
+            )  # fmt: skip
+    elif SWAPPED:
+        tl.store(c + rows[:, None] + columns[None, :] * multiple(stride_cm, UNIT_C), accumulator.to(c.dtype.element_ty), mask=inside)
+    else:
+        places = c + split * (M * width) + rows[:, None] * multiple(stride_cm, UNIT_C) + columns[None, :]
+        tl.store(places, accumulator.to(c.dtype.element_ty), mask=inside)
 
 
 def unit(x: int) -> int:
@@ -103,55 +124,71 @@ def pointer_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule
     """Why this schedule cannot run on these tensors; None where it can."""
     if schedule.split_k > 65535:
         return f"split_k = {schedule.split_k} passes 65535, the most CTAs along the second axis of a grid"
-    return tensor_obstacle(a, b, c, schedule)
+    return tensor_obstacle(a, b, c, schedule) or partition_obstacle(*exchanged(a, b, schedule), schedule)
+
+
+def pointer_tiles(a: torch.Tensor, b: torch.Tensor, schedule: Any) -> int:
+    x, y = exchanged(a, b, schedule)
+    return int(triton.cdiv(x.shape[0], schedule.cta_m) * triton.cdiv(y.shape[1], schedule.cta_n))
+
+
+def pointer_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int) -> dict[str, Scratch]:
+    """There is no persistent grid here: `sms` makes no difference."""
+    return split_scratch(c, schedule) | part_scratch(schedule, pointer_tiles(a, b, schedule), 0)
 
 
 def pointer_calls(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, workspace: torch.Tensor | None = None
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
 ) -> list[Call]:
-    """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements.
-
-    There is no persistent grid here: `sms`, and the axes of a schedule that shape one, make no difference.
-    """
-    (m, k), n = a.shape, b.shape[1]
+    """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements."""
+    x, y = exchanged(a, b, schedule)
+    (m, k), n = x.shape, y.shape[1]
     if m == 0 or n == 0:
         return []
-    splits = schedule.split_k
-    if splits > 1 and workspace is None:
-        workspace = split_workspace(c, splits)
-    out = c if workspace is None or splits == 1 else workspace
-    tiles_m, tiles_n, steps = triton.cdiv(m, schedule.cta_m), triton.cdiv(n, schedule.cta_n), triton.cdiv(k, schedule.cta_k)
+    out, partials, splits = scratch.get("split_sums", c), scratch.get("partials"), schedule.split_k
+    steps = triton.cdiv(k, schedule.cta_k)
     arguments = {
-        "a": a,
-        "b": b,
+        "a": x,
+        "b": y,
         "c": out,
+        "partials": partials,
+        "arrivals": scratch.get("arrivals"),
         "M": m,
         "N": n,
         "K": k,
-        "stride_am": a.stride(0),
-        "stride_ak": a.stride(1),
-        "stride_bk": b.stride(0),
-        "stride_bn": b.stride(1),
+        "stride_am": x.stride(0),
+        "stride_ak": x.stride(1),
+        "stride_bk": y.stride(0),
+        "stride_bn": y.stride(1),
         "stride_cm": out.stride(-2),
     }
     constants = {
-        "UNIT_M": unit(m) if a.stride(0) == 1 else 1,
-        "UNIT_N": unit(n),
+        "UNIT_M": unit(m) if x.stride(0) == 1 or schedule.swap_ab else 1,
+        "UNIT_N": 1 if schedule.swap_ab and y.stride(1) != 1 else unit(n),
         "UNIT_K": unit(k),
-        "UNIT_A": (unit(a.stride(0)), unit(a.stride(1))),
-        "UNIT_B": (unit(b.stride(0)), unit(b.stride(1))),
+        "UNIT_A": (unit(x.stride(0)), unit(x.stride(1))),
+        "UNIT_B": (unit(y.stride(0)), unit(y.stride(1))),
         "UNIT_C": unit(out.stride(-2)),
         "CTA_M": schedule.cta_m,
         "CTA_N": schedule.cta_n,
         "CTA_K": schedule.cta_k,
-        "GROUP_M": min(schedule.group_m, tiles_m),
+        "GROUP_M": min(schedule.group_m, triton.cdiv(m, schedule.cta_m)),
         "SPLIT_K": splits,
         "WHOLE_STEPS": k % schedule.cta_k == 0 and steps > triton.cdiv(steps, splits) * (splits - 1),
+        "SWAPPED": bool(schedule.swap_ab),
+        "CHUNK": 0 if partials is None else chunk_rows(schedule),
     }
-    gemm = Call(pointer_gemm, (tiles_m * tiles_n, splits, 1), arguments, constants, schedule.warps, schedule.stages)
+    gemm = Call(pointer_gemm, (pointer_tiles(a, b, schedule), splits, 1), arguments, constants, schedule.warps, schedule.stages)
     return [gemm] if out is c else [gemm, sum_splits_call(out, c)]
 
 
 supports = pointer_supports
+scratch = pointer_scratch
 calls = pointer_calls
-EXPORTS = (*launch.EXPORTS, *raster.EXPORTS, *reduction.EXPORTS, multiple, wrapped, pointer_gemm, unit, pointer_supports, pointer_calls)
+EXPORTS = (
+    *launch.EXPORTS,
+    *raster.EXPORTS,
+    *reduction.EXPORTS,
+    *partition.EXPORTS,
+    *(multiple, wrapped, pointer_gemm, unit, pointer_supports, pointer_tiles, pointer_scratch, pointer_calls),
+)

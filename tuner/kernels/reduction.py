@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 import triton.language as tl
 
-from tuner.kernels.launch import Call
+from tuner.kernels.launch import Call, Scratch
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +39,10 @@ def sum_splits_call(workspace: torch.Tensor, c: torch.Tensor) -> Call:
     return Call(sum_splits, grid, arguments, {"SPLIT_K": splits, "BLOCK_M": block_m, "BLOCK_N": block_n}, 4, 1)
 
 
-def split_workspace(c: torch.Tensor, splits: int) -> torch.Tensor:
-    import torch
+def split_scratch(c: torch.Tensor, schedule: Any) -> dict[str, Scratch]:
+    """What split-K needs that is added in a second launch."""
+    in_two_launches = schedule.split_k > 1 and not schedule.fused_reduction
+    return {"split_sums": Scratch("fp32", (schedule.split_k, *c.shape))} if in_two_launches else {}
 
-    return torch.empty((splits, *c.shape), dtype=torch.float32, device=c.device)
 
-
-EXPORTS = (sum_splits, sum_splits_call, split_workspace)
+EXPORTS = (sum_splits, sum_splits_call, split_scratch)

@@ -10,12 +10,14 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
+from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+from triton.experimental.gluon.nvidia import hopper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.kernels.launch import Call
 
 WARP_SIZE = 32
-DTYPE_NAMES = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32"}
+DTYPE_NAMES = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.int32": "i32"}
 
 
 def cuda_target(compute_capability: int) -> GPUTarget:
@@ -24,12 +26,14 @@ def cuda_target(compute_capability: int) -> GPUTarget:
 
 
 def signature_of(value: Any, *, alignment_bytes: int = 16) -> tuple[str, bool]:
-    """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles a binary for. An integer of 1 becomes a constant."""
+    """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles a binary for. An integer of 1, and None, become constants."""
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{DTYPE_NAMES[str(value.base.dtype)]}{list(value.block_shape)}>", False
+    if isinstance(value, hopper.TensorDescriptor):  # Gluon's says how its tile lies in shared memory
+        return f"tensordesc<{DTYPE_NAMES[str(value.base.dtype)]}{list(value.block_shape)},{value.layout!r}>", False
     if hasattr(value, "data_ptr"):
         return f"*{DTYPE_NAMES[str(value.dtype)]}", alignment_bytes % 16 == 0 and value.data_ptr() % 16 == 0
-    if value == 1:
+    if value is None or value == 1:
         return "constexpr", False
     return "i32" if -(2**31) <= value < 2**31 else "i64", value % 16 == 0
 
@@ -49,7 +53,8 @@ def source_of(call: Call, *, alignment_bytes: int = 16) -> ASTSource:
             constants[position,] = value
         elif divisible:
             attributes[position,] = [["tt.divisibility", 16]]
-    return ASTSource(call.kernel, signature, constants, attributes)
+    source = GluonASTSource if isinstance(call.kernel, GluonJITFunction) else ASTSource
+    return source(call.kernel, signature, constants, attributes)
 
 
 def compile_call(call: Call, target: GPUTarget, *, alignment_bytes: int = 16) -> CompiledKernel:
