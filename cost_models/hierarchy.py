@@ -101,10 +101,16 @@ def evaluate(w: Work, c: Calibration) -> EstimateTable:
     levels = _levels(w, c, dram)
     main = full_waves * levels.wave(w.resident, wave)
     main = main + np.where(rest > 0, levels.wave(np.maximum(np.ceil(rest / w.sms), 1), np.maximum(rest, 1)), 0.0)
-    starts, stores, reduction = _prologue(w, c, full_waves + (rest > 0)), _epilogue(w, c), _reduction(w, c)
-    seconds = c.launch_seconds + starts + main * w.steps + stores + reduction
+    starts, stores, reduction, copies = _prologue(w, c, full_waves + (rest > 0)), _epilogue(w, c), _reduction(w, c), _copies(w, c)
+    seconds = c.launch_seconds + copies + starts + main * w.steps + stores + reduction
     terms = levels.terms(w, wave)
-    terms |= {"prologue": starts, "epilogue": stores, "reduction": reduction, "launch": np.full(len(starts), c.launch_seconds)}
+    terms |= {
+        "copies": copies,
+        "prologue": starts,
+        "epilogue": stores,
+        "reduction": reduction,
+        "launch": np.full(len(starts), c.launch_seconds),
+    }
     facts = {
         "waves": w.ctas / w.slots,
         "tail": np.where(rest > 0, rest / w.slots, 1.0),
@@ -260,8 +266,16 @@ def _kept_bytes(w: Work, c: Calibration) -> float:
     return c.l2_resident_share * w.hardware.need("l2_bytes")
 
 
+def _copies(w: Work, c: Calibration) -> Seconds:
+    """Operands with unaligned rows copied beforehand: read and written once, each in a launch."""
+    seconds = c.launch_seconds + 2 * w.problem.packed_bytes / (w.hardware.dram_bytes_per_second * c.dram_share)
+    return np.where(w.table.pad == 1, seconds, 0.0)
+
+
 def _prologue(w: Work, c: Calibration, waves: Seconds) -> Seconds:
-    """The first tile's way from DRAM, once per wave. CTAs that share an SM overlap it, and a fused loop over tiles has it once."""
+    """The first tile's way from DRAM, once per wave. CTAs that share an SM overlap it, and a fused loop over tiles has it once. A share of
+    stream-K begins once more for each part of a tile."""
+    waves = waves + np.where(w.table.stream_k == 1, 1.0 + w.lowering.tiles / w.ctas, 0.0)
     return np.where(w.table.flatten == 1, c.load_latency_seconds, c.load_latency_seconds * (1 + (waves - 1) / w.resident))
 
 
@@ -286,6 +300,8 @@ def _reduction(w: Work, c: Calibration) -> Seconds:
     parts = np.where(stream, 1 + w.ctas / np.maximum(w.lowering.tiles, 1), w.table.split_k)
     tile_bytes = w.table.cta_m.astype(np.float64) * w.table.cta_n * ACCUMULATOR_BYTES
     # stored, the arrival counted, read again: each a way to L2 and back
-    arrived = 3 * c.load_latency_seconds + (1 + parts) * tile_bytes / (FILL_BYTES_PER_CLOCK * w.clock_hz)
+    arrived = np.where(stream, 6, 3) * c.load_latency_seconds + np.where(stream, 2, 1) * (1 + parts) * tile_bytes / (
+        FILL_BYTES_PER_CLOCK * w.clock_hz
+    )
     in_launch = stream | (w.table.fused_reduction == 1)
     return np.where(w.table.split_k > 1, np.where(in_launch, arrived, launched), np.where(stream, arrived, 0.0))

@@ -188,14 +188,22 @@ def tma_row_stride(f: Facts) -> Check:
     strides = [f.problem.lda * f.problem.element_bytes, f.problem.ldb * f.problem.element_bytes]
     stride = next((s for s in strides if s % TMA_ALIGNMENT_BYTES), strides[0])
     sentence = "row stride {need} B is not a multiple of the {limit} B that TMA needs"
-    return Check(sentence, stride, TMA_ALIGNMENT_BYTES, ok=~f.tma | (stride % TMA_ALIGNMENT_BYTES == 0))
+    return Check(sentence, stride, TMA_ALIGNMENT_BYTES, ok=~f.tma | (f.table.pad == 1) | (stride % TMA_ALIGNMENT_BYTES == 0))
 
 
 @constraint
 def tma_base(f: Facts) -> Check:
     """TMA takes base pointers that are multiples of 16 bytes."""
     sentence = "base pointers are multiples of {need} B, TMA needs {limit} B"
-    return Check(sentence, f.problem.alignment_bytes, TMA_ALIGNMENT_BYTES, ok=~f.tma | (f.problem.alignment_bytes >= TMA_ALIGNMENT_BYTES))
+    ok = ~f.tma | (f.table.pad == 1) | (f.problem.alignment_bytes >= TMA_ALIGNMENT_BYTES)
+    return Check(sentence, f.problem.alignment_bytes, TMA_ALIGNMENT_BYTES, ok=ok)
+
+
+@constraint
+def same_pad(f: Facts) -> Check:
+    """Where rows are aligned, there is nothing to pad."""
+    sentence = "pad={need} copies nothing, rows are aligned: pad={limit} is the same"
+    return Check(sentence, f.table.pad, 0, ok=(f.table.pad == 0) | (f.problem.packed_bytes > 0))
 
 
 @constraint
@@ -239,7 +247,7 @@ def workspace(f: Facts) -> Check:
     parts = np.where(f.table.split_k > 1, f.lowering.tiles * f.table.split_k, 0)
     slots = 2 * f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
     parts = np.where(f.table.stream_k == 1, slots, parts)
-    need = f.problem.buffer_bytes + parts * tile_elements * ACCUMULATOR_BYTES
+    need = f.problem.buffer_bytes + parts * tile_elements * ACCUMULATOR_BYTES + f.table.pad * f.problem.packed_bytes
     return Check("needs {need} B of device memory, {gpu} has {limit} B", need, f.hardware.memory_bytes)
 
 

@@ -113,6 +113,13 @@ class Problem:
         return math.gcd(row_bytes, self.alignment_bytes, 16)
 
     @property
+    def packed_bytes(self) -> int:
+        """Of those operands whose rows do not start at multiples of 16 bytes: what a copy with rows that do takes."""
+        rows = {"a": self.k if self.a_transposed else self.m, "b": self.n if self.b_transposed else self.k}
+        columns = {"a": self.a_columns, "b": self.b_columns}
+        return sum(rows[x] * columns[x] * self.element_bytes for x in rows if self.row_alignment_bytes(x) < 16)
+
+    @property
     def shape(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 

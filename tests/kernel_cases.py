@@ -206,6 +206,17 @@ def parted_tma_cases() -> list[Case]:
         Case(schedule="tma 16x32x32 w4 s2 k4 r1", m=40, n=80, k=40, out_dtype=torch.float32),  # the last splits are empty
         Case(schedule="tma 16x32x32 w4 s2 x1", m=17, n=35, k=40, gap_c=5),  # rows of C are no whole chunks
     ]
+    # copies with aligned rows: of both operands, of one, of none
+    cases += [
+        Case(schedule=f"tma 16x32x32 w4 s2 {how}", m=21, n=43, k=37, layout=layout)
+        for how, layout in product(("d1", "d1 x1", "d1 k2 r1"), layouts)
+    ]
+    cases += [
+        Case(schedule="tma 16x32x32 w4 s2 d1", m=21, n=43, k=40, gap_a=8, gap_b=3),
+        Case(schedule="tma 16x32x32 w4 s2 d1", m=21, n=48, k=40, layout="nn", offset=3),
+        Case(schedule="tma 16x32x32 w4 s2 d1", m=24, n=48, k=40),
+        Case(schedule="tma 16x16x32 w4 s2 d1", m=9, n=5, k=1100),
+    ]
     return cases
 
 

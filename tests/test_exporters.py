@@ -149,7 +149,7 @@ def configs(text):
 
 
 def test_triton_configs_hold_the_schedules():
-    pointer = {"CTA_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_M": 1}
+    pointer = {"CTA_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_M": 1, "FUSED_REDUCTION": 0, "SWAP_AB": 0}
     tma = {
         "CTA_M": 64,
         "CTA_N": 64,
@@ -159,6 +159,9 @@ def test_triton_configs_hold_the_schedules():
         "PERSISTENT_CTAS_PER_SM": 1,
         "EPILOGUE_SUBTILE": 2,
         "FLATTEN": 1,
+        "STREAM_K": 0,
+        "FUSED_REDUCTION": 0,
+        "SWAP_AB": 0,
     }
     assert configs(export("triton")) == {
         (16, 96, 80, "fp16", "fp16", "nt"): (pointer, 4, 3),
@@ -168,14 +171,15 @@ def test_triton_configs_hold_the_schedules():
 
 def test_triton_parameters_take_the_consumer_s_names():
     (keywords, _, _), *_ = configs(export("triton", PAIR, CTA_M="BLOCK_SIZE_M", GROUP_M="GROUP_SIZE_M")).values()
-    assert keywords == {"BLOCK_SIZE_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_SIZE_M": 1}
+    unused = {"FUSED_REDUCTION": 0, "SWAP_AB": 0}
+    assert keywords == {"BLOCK_SIZE_M": 16, "CTA_N": 32, "CTA_K": 16, "SPLIT_K": 3, "GROUP_SIZE_M": 1} | unused
 
 
 @pytest.mark.parametrize(
     ("name", "rename", "sentence"),
     [
         ("triton", {"BLOCK_M": "X"}, "no parameter 'BLOCK_M' to rename; these schedules have CTA_K, CTA_M"),
-        ("triton", {"CTA_M": "CTA_N"}, "8 parameters would have 7 names"),
+        ("triton", {"CTA_M": "CTA_N"}, "11 parameters would have 10 names"),
         ("python", {"CTA_M": "X"}, "1 parameters to rename"),
     ],
 )

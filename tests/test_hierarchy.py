@@ -78,7 +78,8 @@ def test_a_skinny_product_waits_for_dram(h100: Hardware) -> None:
 
 
 def test_few_tiles_with_a_long_k_are_split(h100: Hardware) -> None:
-    assert rank(Problem(m=128, n=128, k=65536), h100, load_space("default")).table.schedule(0).split_k > 1
+    best = rank(Problem(m=128, n=128, k=65536), h100, load_space("default")).table.schedule(0)
+    assert best.split_k > 1 or best.stream_k
 
 
 def test_narrow_instructions_cost_what_shared_memory_ports_allow(h100: Hardware) -> None:

@@ -4,7 +4,7 @@ compiled, which need no torch."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from search_spaces.problem import DTYPE_BYTES, Problem
@@ -44,11 +44,12 @@ class ElementType:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """Stands for a tensor where nothing is run: it answers what kernels, and Triton's descriptors, ask of one. It starts at address 0."""
+    """Stands for a tensor where nothing is run: it answers what kernels, and Triton's descriptors, ask of one."""
 
     dtype: ElementType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    address: int = 0  # of which only what it is a multiple of counts
 
     def stride(self, axis: int | None = None) -> Any:
         return self.strides if axis is None else self.strides[axis]
@@ -57,20 +58,26 @@ class Outline:
         return self.dtype.itemsize
 
     def data_ptr(self) -> int:
-        return 0
+        return self.address
 
     def t(self) -> Outline:
-        return Outline(dtype=self.dtype, shape=self.shape[::-1], strides=self.strides[::-1])
+        return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+
+    def narrow(self, axis: int, start: int, length: int) -> Outline:
+        """As torch's, from the start of the axis only."""
+        assert start == 0
+        return replace(self, shape=(*self.shape[:axis], length, *self.shape[axis + 1 :]))
 
 
-def outline(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Outline:
-    return Outline(dtype=ElementType(name=dtype, itemsize=ITEM_BYTES[dtype]), shape=shape, strides=strides)
+def outline(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], address: int = 0) -> Outline:
+    return Outline(dtype=ElementType(name=dtype, itemsize=ITEM_BYTES[dtype]), shape=shape, strides=strides, address=address)
 
 
 def outlines(problem: Problem) -> tuple[Outline, Outline, Outline]:
-    a = outline(problem.dtype, (problem.m, problem.k), (1, problem.lda) if problem.a_transposed else (problem.lda, 1))
-    b = outline(problem.dtype, (problem.k, problem.n), (1, problem.ldb) if problem.b_transposed else (problem.ldb, 1))
-    return a, b, outline(problem.out_dtype, (problem.m, problem.n), (problem.ldc, 1))
+    address = problem.alignment_bytes % 16
+    a = outline(problem.dtype, (problem.m, problem.k), (1, problem.lda) if problem.a_transposed else (problem.lda, 1), address)
+    b = outline(problem.dtype, (problem.k, problem.n), (1, problem.ldb) if problem.b_transposed else (problem.ldb, 1), address)
+    return a, b, outline(problem.out_dtype, (problem.m, problem.n), (problem.ldc, 1), address)
 
 
 def scratch_outline(scratch: Scratch) -> Outline:

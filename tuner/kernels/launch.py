@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -41,7 +39,7 @@ def launch(call: Call) -> None:
     call.kernel[call.grid](**call.arguments, **call.constants, **call.options)
 
 
-def allocate(needed: Mapping[str, Scratch], device: torch.device) -> dict[str, torch.Tensor]:
+def allocate(needed: dict[str, Scratch], device: torch.device) -> dict[str, torch.Tensor]:
     """The scratch of one launch at a time: two that run at once must not share it."""
     import torch
 

@@ -70,10 +70,10 @@ def add_parts(
     CTA_M: tl.constexpr,
     CTA_N: tl.constexpr,
     CHUNK: tl.constexpr,
-    COUNT: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     SWAPPED: tl.constexpr,
 ):
-    """C's tile at (row, column) from its parts, in the slots first, second, second + step, ...; COUNT: how many, where that is known."""
+    """C's tile at (row, column) from its `count` parts, in the slots first, second, second + step, ..."""
     columns = tl.arange(0, CTA_N)[None, :]
     width: tl.constexpr = CTA_M * CTA_N
     for chunk in range(CTA_M // CHUNK):
@@ -81,14 +81,14 @@ def add_parts(
         inside = (rows < M - row) & (columns < N - column)
         offsets = rows * CTA_N + columns
         total = tl.load(partials + tl.cast(first, tl.int64) * width + offsets, mask=inside, other=0.0, cache_modifier=".cg")
-        if COUNT:
-            for part in tl.static_range(COUNT - 1):
-                place = partials + tl.cast(second + part * step, tl.int64) * width
-                total += tl.load(place + offsets, mask=inside, other=0.0, cache_modifier=".cg")
-        else:
-            for part in range(count - 1):
-                place = partials + tl.cast(second + part * step, tl.int64) * width
-                total += tl.load(place + offsets, mask=inside, other=0.0, cache_modifier=".cg")
+        # unrolled, so that the parts are under way together: a way to L2 and back takes as long as adding ten thousand elements
+        for part in tl.static_range(AT_ONCE - 1):
+            place = partials + tl.cast(second + part * step, tl.int64) * width
+            there = inside & (rows < tl.where(part + 1 < count, CTA_M, 0))
+            total += tl.load(place + offsets, mask=there, other=0.0, cache_modifier=".cg")
+        for part in range(AT_ONCE - 1, count - 1):
+            place = partials + tl.cast(second + part * step, tl.int64) * width
+            total += tl.load(place + offsets, mask=inside, other=0.0, cache_modifier=".cg")
         if SWAPPED:
             corner = c + tl.cast(column, tl.int64) * stride_cm + row
             tl.store(corner + columns * stride_cm + rows, total.to(c.dtype.element_ty), mask=inside)

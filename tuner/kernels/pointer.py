@@ -15,8 +15,6 @@ from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_scratch, sum_splits_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -105,8 +103,8 @@ def pointer_gemm(
         store_part(partials, slot + split, accumulator)
         if is_last(arrivals, tile, SPLIT_K):
             add_parts(
-                partials, c, tile_m * CTA_M, tile_n * CTA_N, height, width, multiple(stride_cm, UNIT_C), slot, slot + 1, 1, 0,
-                CTA_M, CTA_N, CHUNK, SPLIT_K, SWAPPED,
+                partials, c, tile_m * CTA_M, tile_n * CTA_N, height, width, multiple(stride_cm, UNIT_C), slot, slot + 1, 1, SPLIT_K,
+                CTA_M, CTA_N, CHUNK, min(SPLIT_K, 8), SWAPPED,
             )  # fmt: skip
     elif SWAPPED:
         tl.store(c + rows[:, None] + columns[None, :] * multiple(stride_cm, UNIT_C), accumulator.to(c.dtype.element_ty), mask=inside)
@@ -138,7 +136,7 @@ def pointer_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule:
 
 
 def pointer_calls(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]
 ) -> list[Call]:
     """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements."""
     x, y = exchanged(a, b, schedule)

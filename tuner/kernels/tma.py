@@ -8,8 +8,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tuner.kernels import launch, partition, raster, reduction
+from tuner.kernels import launch, packing, partition, raster, reduction
 from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
+from tuner.kernels.packing import as_packed, as_stored, is_transposed, pack_calls, pack_scratch, packed
 from tuner.kernels.partition import (
     add_parts,
     chunk_rows,
@@ -25,8 +26,6 @@ from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_scratch, sum_splits_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -129,7 +128,9 @@ def tma_tile(
         first = tile * SPLIT_K
         store_part(partials, first + split, total)
         if is_last(arrivals, tile, SPLIT_K):
-            add_parts(partials, c, row, column, M, N, stride_cm, first, first + 1, 1, 0, CTA_M, CTA_N, CHUNK, SPLIT_K, SWAPPED)
+            add_parts(
+                partials, c, row, column, M, N, stride_cm, first, first + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, min(SPLIT_K, 8), SWAPPED
+            )
     else:
         store_tile(c, total, row, column, split, M, N, stride_cm, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED)
 
@@ -179,7 +180,7 @@ def tma_share(
             owners = owner_of(tile * steps + steps - 1, units, ctas) - opener + 1
             if is_last(arrivals, tile, owners):
                 first = 2 * opener + 1
-                add_parts(partials, c, row, column, M, N, stride_cm, first, first + 1, 2, owners, CTA_M, CTA_N, CHUNK, 0, SWAPPED)
+                add_parts(partials, c, row, column, M, N, stride_cm, first, first + 1, 2, owners, CTA_M, CTA_N, CHUNK, 3, SWAPPED)
 
 
 @triton.jit
@@ -231,11 +232,6 @@ def tma_gemm(
         )  # fmt: skip
 
 
-def is_transposed(x: torch.Tensor) -> bool:
-    """Whether the matrix is stored by columns."""
-    return x.stride(1) != 1 and x.stride(0) == 1
-
-
 def descriptor_obstacle(name: str, x: torch.Tensor, box: tuple[int, int]) -> str | None:
     """Why no descriptor of the stored matrix x can be made; None where one can. The rules are those of cuTensorMapEncodeTiled."""
     outer, inner = x.stride()
@@ -255,7 +251,7 @@ def descriptor_obstacle(name: str, x: torch.Tensor, box: tuple[int, int]) -> str
 
 def stored(x: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, tuple[int, int]]:
     """The matrix as it lies in memory, and the box of it that is a tile of `rows` x `columns`."""
-    return (x.t(), (columns, rows)) if is_transposed(x) else (x, (rows, columns))
+    return as_stored(x), (columns, rows) if is_transposed(x) else (rows, columns)
 
 
 def tma_box(schedule: Any) -> tuple[int, int]:
@@ -275,7 +271,7 @@ def tma_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: An
     """Why this schedule cannot run on these tensors; None where it can."""
     if schedule.epilogue_subtile not in (1, 2):
         return f"epilogue_subtile is {schedule.epilogue_subtile}; it must be 1 or 2"
-    x, y = exchanged(a, b, schedule)
+    x, y = exchanged(as_packed(a, schedule), as_packed(b, schedule), schedule)
     row_stride = c.shape[1] if schedule.split_k > 1 and not schedule.fused_reduction else c.stride(0)
     rows = schedule.cta_n if schedule.swap_ab else schedule.cta_m
     if not tma_stores(c, schedule) and row_stride * rows + c.shape[1] > 2**31:
@@ -296,14 +292,13 @@ def tma_grid(a: torch.Tensor, b: torch.Tensor, schedule: Any, sms: int) -> tuple
 
 
 def tma_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int) -> dict[str, Scratch]:
-    return split_scratch(c, schedule) | part_scratch(schedule, *tma_grid(a, b, schedule, sms))
+    return pack_scratch(a, b, schedule) | split_scratch(c, schedule) | part_scratch(schedule, *tma_grid(a, b, schedule, sms))
 
 
-def tma_calls(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
-) -> list[Call]:
+def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     """a: [M, K] and b: [K, N], stored by rows or by columns; c: [M, N] with rows of neighbouring elements; see `tma_supports`."""
-    x, y = exchanged(a, b, schedule)
+    copies = pack_calls(a, b, scratch)
+    x, y = exchanged(packed(a, scratch.get("packed_a")), packed(b, scratch.get("packed_b")), schedule)
     out = scratch.get("split_sums", c)
     tma_store, partials = tma_stores(c, schedule), scratch.get("partials")
     x_stored, box_x = stored(x, schedule.cta_m, schedule.cta_k)
@@ -337,7 +332,7 @@ def tma_calls(
     }
     grid = (tma_grid(a, b, schedule, sms)[1], 1, 1)
     gemm = Call(tma_gemm, grid, arguments, constants, schedule.warps, schedule.stages)
-    return [gemm] if out is c else [gemm, sum_splits_call(out, c)]
+    return [*copies, gemm] if out is c else [*copies, gemm, sum_splits_call(out, c)]
 
 
 supports = tma_supports
@@ -349,5 +344,6 @@ EXPORTS = (
     *reduction.EXPORTS,
     *partition.EXPORTS,
     *(store_block, store_tile, tma_sum, tma_tile, tma_share, tma_gemm),
-    *(is_transposed, descriptor_obstacle, stored, tma_box, tma_stores, tma_supports, tma_grid, tma_scratch, tma_calls),
+    *packing.EXPORTS,
+    *(descriptor_obstacle, stored, tma_box, tma_stores, tma_supports, tma_grid, tma_scratch, tma_calls),
 )

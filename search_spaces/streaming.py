@@ -1,0 +1,70 @@
+"""What becomes of a schedule of a family that streams B once past few rows of A: who shares a column, buffers, shared memory, registers.
+
+The rules are those of `tuner/kernels/gemv.py` as Triton 3.6 and 3.9 compile it for sm_90; tests/test_streaming.py keeps compiled numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.families import families
+from search_spaces.hardware import Hardware
+from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.table import Column, ScheduleTable
+
+MOST_ROWS = 16  # of A: more make FMAs, not DRAM, the limit
+VECTOR_BYTES = 16  # that a thread loads at once
+REGISTERS = 22  # of loop state and addresses; median over compiled kernels
+
+
+def streams(table: ScheduleTable) -> NDArray[np.bool_]:
+    return table.is_family(name for name, family in families().items() if family.loads == "stream")
+
+
+def vector_elements(problem: Problem) -> int:
+    """Elements of B that a thread loads at once: 16 bytes, or what the starts of stored rows are a multiple of."""
+    return math.gcd(problem.ldb * problem.element_bytes, VECTOR_BYTES) // problem.element_bytes
+
+
+def column_sharing(table: ScheduleTable, problem: Problem) -> tuple[Column, Column]:
+    """Threads that share a column of B, and elements along K that a CTA's threads load of it at once."""
+    threads, width = 32 * table.warps, vector_elements(problem)
+    if problem.b_transposed:
+        return threads, threads * width
+    along_k = np.maximum(threads * width // np.maximum(table.cta_n, 1), 1)
+    return along_k, along_k
+
+
+def streamed(table: ScheduleTable, problem: Problem, hardware: Hardware) -> dict[str, NDArray[np.int64]]:
+    """The columns of a lowering that differ from those of a family that multiplies tiles. Only rows that stream mean anything here."""
+    threads = 32 * table.warps
+    sharing, _ = column_sharing(table, problem)
+    rows = np.minimum(table.cta_m, problem.m)
+    asynchronous = hardware.has_cp_async and problem.row_alignment_bytes("b") >= 4
+    buffers = np.where(asynchronous, np.maximum(table.stages - 1, 1), 1)
+    through_shared = asynchronous & (table.stages > 1)
+    # A is copied ahead, too, where a thread takes neighbours of it along K
+    rows_ahead = rows if problem.b_transposed and not problem.a_transposed else 0 * rows
+    buffered = buffers.astype(np.int64) * table.cta_k * (table.cta_n + rows_ahead) * problem.element_bytes
+    operand_bytes = np.where(through_shared, buffered, 0)
+    summing_bytes = np.where(table.warps > 1, table.cta_n.astype(np.int64) * table.warps * ACCUMULATOR_BYTES, 0)
+    sums = rows * table.cta_n * sharing // threads
+    step_bytes = table.cta_k.astype(np.int64) * table.cta_n * problem.element_bytes // threads
+    loaded = np.where(through_shared, 0, np.minimum(step_bytes // 4, 32))  # ptxas spreads more loads over the step
+    values = (rows if problem.b_transposed else np.ones_like(rows)) * VECTOR_BYTES // 4
+    one = np.ones_like(table.warps)
+    return {
+        "mma_m": one,
+        "mma_n": one,
+        "mma_k": one,
+        "warps_m": one,
+        "warps_n": one,
+        "buffers": buffers,
+        "operand_bytes": operand_bytes,
+        "shared_memory_bytes": np.maximum(operand_bytes, summing_bytes),
+        "accumulators_per_thread": sums,
+        "registers_per_thread": sums + loaded + values + REGISTERS,
+    }
