@@ -36,7 +36,8 @@ from db.rows import (
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 
-_PLACE = ("protocol", *(f"environment_{name}" for name in (*MeasuredOn._fields, "driver", "cuda", "torch")))  # times that may be compared
+_COMPARABLE = (*MeasuredOn._fields, "driver", "cuda", "torch")  # what has to agree for times to be compared
+_PLACE = ("protocol", *(f"environment_{name}" for name in _COMPARABLE))
 PAGE = 500  # records fetched at a time, so that a slow reader holds no transaction open
 
 
@@ -88,16 +89,12 @@ class Reader(ABC):
 
         kernel_hashes: family -> hash. An attempt that was ended from outside (`killed`) is not among them: it is to be made again.
         """
-        place = environment.measured_on
-        same_place = " AND ".join(
-            f"environment.{name} " + ("IS NULL" if v is None else f"= :place_{name}") for name, v in place._asdict().items()
-        )
+        same_place, given = _in_place(environment, MeasuredOn._fields)
         sql = (
             f"SELECT trial.id AS trial_id, trial.kernel_hash, {_columns(SCHEDULE_COLUMNS + MEASUREMENT_COLUMNS)}"
             f" {_FROM} WHERE {_PROBLEM} AND trial.gpu = :place_gpu AND {same_place} AND trial.protocol = :protocol"
             " AND trial.status <> 'killed' ORDER BY trial.id"
         )
-        given = {f"place_{name}": value for name, value in place._asdict().items() if value is not None}
         rows = self.rows(sql, problem_row(problem) | given | {"protocol": protocol})
         current = (row for row in rows if row["kernel_hash"] == kernel_hashes.get(row["family"]))
         return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
@@ -206,6 +203,16 @@ class Reader(ABC):
     def runs(self) -> tuple[RunInfo, ...]:
         return tuple(read_run(row) for row in self.rows("SELECT id, request, status, started, finished FROM run ORDER BY id", {}))
 
+    def finished_runs(self, request: str, environment: Environment) -> tuple[RunInfo, ...]:
+        """Runs of this very request that came to their end with the same GPU, driver and libraries, newest first."""
+        same_place, given = _in_place(environment, _COMPARABLE)
+        sql = (
+            "SELECT run.id, run.request, run.status, run.started, run.finished FROM run"
+            " JOIN environment ON environment.id = run.environment_id"
+            f" WHERE run.status = 'finished' AND run.request = :request AND {same_place} ORDER BY run.id DESC"
+        )
+        return tuple(read_run(row) for row in self.rows(sql, given | {"request": request}))
+
     def stats(self) -> Stats:
         shapes = self._count("trial", "gpu, m, n, k")
         return Stats(
@@ -218,6 +225,13 @@ class Reader(ABC):
 
     def _count(self, table: str, by: str) -> list[Row]:
         return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {})
+
+
+def _in_place(environment: Environment, names: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """The condition that these fields of a row's environment are this one's, and the values it names."""
+    wanted = {name: getattr(environment, name) for name in names}
+    sql = " AND ".join(f"environment.{name} " + ("IS NULL" if v is None else f"= :place_{name}") for name, v in wanted.items())
+    return sql, {f"place_{name}": value for name, value in wanted.items() if value is not None}
 
 
 def _on_sms(where: str, values: dict[str, Any], sms: int | None) -> tuple[str, dict[str, Any]]:

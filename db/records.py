@@ -64,10 +64,6 @@ class Environment:
     memory_clock_mhz: float | None = None
     power_limit_w: float | None = None
 
-    @property
-    def measured_on(self) -> MeasuredOn:
-        return MeasuredOn(**{name: getattr(self, name) for name in MeasuredOn._fields})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:

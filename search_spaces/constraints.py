@@ -17,6 +17,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.lowering import FMA, TCGEN05, WGMMA, Lowering, cdiv, loads_by_tma
 from search_spaces.occupancy import WARP_THREADS, occupancy
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.streaming import MOST_ROWS, column_sharing, streams
 from search_spaces.table import ScheduleTable
 
 LEAST_TILE = 16  # tl.dot pads smaller M and N to the instruction, and takes no K below 16 for 16-bit types
@@ -40,6 +41,10 @@ class Facts:
     @property
     def tma(self) -> NDArray[np.bool_]:
         return loads_by_tma(self.table)
+
+    @property
+    def stream(self) -> NDArray[np.bool_]:
+        return streams(self.table)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def power_of_two_tile(f: Facts) -> Check:
 def least_tile(f: Facts) -> Check:
     """tl.dot takes no edge below 16 for 16-bit types; smaller problems are padded."""
     edge = np.minimum(np.minimum(f.table.cta_m, f.table.cta_n), f.table.cta_k)
-    return Check("a tile edge of {need} is below the {limit} that tl.dot takes", edge, LEAST_TILE, ok=edge >= LEAST_TILE)
+    return Check("a tile edge of {need} is below the {limit} that tl.dot takes", edge, LEAST_TILE, ok=(edge >= LEAST_TILE) | f.stream)
 
 
 @constraint
@@ -255,8 +260,9 @@ def workspace(f: Facts) -> Check:
 def idle_rows(f: Facts) -> Check:
     """Half the tile does not already cover all of M or N, where the instruction has a smaller one."""
     least_m = np.where((f.hardware.compute_capability[0] in (9, 10)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
+    least_m, least_n = np.where(f.stream, 1, least_m), np.where(f.stream, 1, LEAST_TILE)
     wide_m = (f.table.cta_m // 2 >= f.lowering.m) & (f.table.cta_m > least_m)
-    wide_n = (f.table.cta_n // 2 >= f.lowering.n) & (f.table.cta_n > LEAST_TILE)
+    wide_n = (f.table.cta_n // 2 >= f.lowering.n) & (f.table.cta_n > least_n)
     need = np.where(wide_m, f.table.cta_m, f.table.cta_n)
     have = np.where(wide_m, f.lowering.m, f.lowering.n)
     return Check(
@@ -373,3 +379,22 @@ def swapped_parts(f: Facts) -> Check:
     """The second launch of split-K adds parts of C, not of C^T."""
     off = (f.table.swap_ab == 1) & (f.table.split_k > 1) & (f.table.fused_reduction == 0)
     return Check("swap_ab with split_k={need} needs fused_reduction, or split_k={limit}", f.table.split_k, 1, ok=~off)
+
+
+@constraint
+def stream_rows(f: Facts) -> Check:
+    """A family that streams B takes up to 16 rows of A, and reads B once, twice over 8 rows: FMAs limit it beyond."""
+    enough = (f.table.cta_m >= min(f.problem.m, 8)) & (f.table.cta_m <= MOST_ROWS) & (f.problem.m <= MOST_ROWS)
+    sentence = "{cta_m} of {need} rows of A at a time: streaming B pays up to {limit}, 8 or all at a time"
+    return Check(sentence, f.problem.m, MOST_ROWS, ok=~f.stream | enough)
+
+
+@constraint
+def stream_step(f: Facts) -> Check:
+    """A K step is whole loads of all of a CTA's threads, at most 16 of them a thread, and parts are added in the same launch."""
+    least = column_sharing(f.table, f.problem)[1]
+    loads = f.table.cta_k // np.maximum(least, 1) * np.maximum(f.table.cta_n * least // (f.table.warps * 256), 1)
+    whole = (f.table.cta_k % np.maximum(least, 1) == 0) & (f.table.cta_k >= least) & (loads <= 16)
+    ok = ~f.stream | (whole & ((f.table.split_k == 1) | (f.table.fused_reduction == 1)))
+    sentence = "a K step of {need}, {limit} loaded at once: a multiple, 16 loads a thread at most; split_k={split_k} needs fused_reduction"
+    return Check(sentence, f.table.cta_k, least, ok=ok)

@@ -8,7 +8,7 @@ they are computed here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from search_spaces.families import families
 from search_spaces.hardware import Hardware
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.schedule import Schedule, Tile
+from search_spaces.streaming import streamed, streams
 from search_spaces.table import Column, ScheduleTable
 
 Flags = NDArray[np.bool_]
@@ -95,7 +96,7 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
     # 64 bits, so that no depth of the pipeline wraps to a size that fits
     operand_bytes = buffers.astype(np.int64) * table.cta_k * (table.cta_m + table.cta_n) * problem.element_bytes
     accumulators = table.cta_m * table.cta_n // (32 * table.warps)
-    return Lowering(
+    lowered = Lowering(
         mma_version=version,
         mma_m=np.where(version == TCGEN05, np.minimum(table.cta_m, 128), np.where(version == WGMMA, 64, 16)).astype(np.int32),
         mma_n=mma_n,
@@ -114,6 +115,11 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
         m=m.astype(np.int32),
         n=n.astype(np.int32),
     )
+    rows = streams(table)
+    if not rows.any():
+        return lowered
+    own = streamed(table, problem, hardware) | {"mma_version": np.full(table.shape, FMA)}
+    return replace(lowered, **{name: np.where(rows, column, getattr(lowered, name)) for name, column in own.items()})
 
 
 def lower_one(schedule: Schedule, problem: Problem, hardware: Hardware) -> Lowering:

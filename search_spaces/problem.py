@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search_spaces.errors import UserError
 
@@ -111,6 +111,15 @@ class Problem:
         """The largest power of two up to 16 that every row start of operand `a`, `b` or `c` is a multiple of."""
         row_bytes = {"a": self.lda * self.element_bytes, "b": self.ldb * self.element_bytes, "c": self.ldc * self.out_bytes}[operand]
         return math.gcd(row_bytes, self.alignment_bytes, 16)
+
+    def prepacked(self, operands: str) -> Problem:
+        """The product with these of `a` and `b` repacked beforehand, where their rows do not start at multiples of 16 bytes: to rows of
+        whole 128-byte lines, as a schedule that pads copies them."""
+        line = 128 // self.element_bytes
+        longer = {
+            f"ld{x}": -(-getattr(self, f"ld{x}") // line) * line for x in operands if getattr(self, f"ld{x}") * self.element_bytes % 16
+        }
+        return replace(self, **longer)
 
     @property
     def packed_bytes(self) -> int:

@@ -17,7 +17,6 @@ from search_spaces.table import Column, ScheduleTable
 
 MOST_ROWS = 16  # of A: more make FMAs, not DRAM, the limit
 VECTOR_BYTES = 16  # that a thread loads at once
-REGISTERS = 22  # of loop state and addresses; median over compiled kernels
 
 
 def streams(table: ScheduleTable) -> NDArray[np.bool_]:
@@ -52,9 +51,8 @@ def streamed(table: ScheduleTable, problem: Problem, hardware: Hardware) -> dict
     operand_bytes = np.where(through_shared, buffered, 0)
     summing_bytes = np.where(table.warps > 1, table.cta_n.astype(np.int64) * table.warps * ACCUMULATOR_BYTES, 0)
     sums = rows * table.cta_n * sharing // threads
-    step_bytes = table.cta_k.astype(np.int64) * table.cta_n * problem.element_bytes // threads
-    loaded = np.where(through_shared, 0, np.minimum(step_bytes // 4, 32))  # ptxas spreads more loads over the step
-    values = (rows if problem.b_transposed else np.ones_like(rows)) * VECTOR_BYTES // 4
+    # median over 36 compiled kernels: along K a thread has eight values of each row of A beside its sums
+    registers = 36 + 2 * sums if problem.b_transposed else 32 + 4 * sums // 3
     one = np.ones_like(table.warps)
     return {
         "mma_m": one,
@@ -66,5 +64,5 @@ def streamed(table: ScheduleTable, problem: Problem, hardware: Hardware) -> dict
         "operand_bytes": operand_bytes,
         "shared_memory_bytes": np.maximum(operand_bytes, summing_bytes),
         "accumulators_per_thread": sums,
-        "registers_per_thread": sums + loaded + values + REGISTERS,
+        "registers_per_thread": registers,
     }

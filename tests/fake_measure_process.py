@@ -74,6 +74,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--wait"]:
+        mark("standbys")
+        if not sys.stdin.readline():
+            return
     mark("lives")
     sys.stdout.write(json.dumps({"op": "hello", "library_us": 100.0}) + "\n")
     sys.stdout.flush()

@@ -20,7 +20,7 @@ from tuner.cli_options import ProgressLine
 from tuner.search import Progress
 
 ROOT = Path(__file__).parent.parent
-OLD_DATABASE = ROOT / "tests/data/schema_0001.db"
+KEPT_DATABASE = ROOT / "tests/data/schema_0002.db"
 
 
 def tuner(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
             "tuner: regret '1' is no share below 1; give a percentage such as 1%, a share such as 0.01, or 0 for no such end",
         ),
         ((*SEARCH, "64x64x64", "--model", "luck"), "tuner: no cost model named 'luck'; known: hierarchy, roofline"),
-        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has pointer, tma"),
+        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has gemv, pointer, tma"),
         ((*SEARCH, "64x64x64", "--space", "none"), "tuner: no space named 'none'; known: default, or a YAML file"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_database_that_is_none(tmp_path: Path, command: tuple[str, ...]) -> No
 
 def test_a_newer_database(tmp_path: Path) -> None:
     file = tmp_path / "new.db"
-    file.write_bytes(OLD_DATABASE.read_bytes())
+    file.write_bytes(KEPT_DATABASE.read_bytes())
     with sqlite3.connect(file) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0999'")
     connection.close()
@@ -146,8 +146,14 @@ def test_a_search_without_a_gpu(tmp_path: Path) -> None:
     assert "false accepts: 0" in explained.stdout
 
 
+def test_a_suite_without_a_gpu() -> None:
+    sentence = "tuner: bench times schedules beside cuBLAS on h100-sxm-80gb, and no GPU is present; `tuner search` needs none"
+    assert refused("bench", "--gpu", "h100") == sentence
+    assert "no suite named 'lm'" in refused("bench", "--gpu", "h100", "--suite", "lm")
+
+
 def test_best_from_an_old_file() -> None:
-    ran = tuner("best", "--shape", "4096x4096x4096", "--gpu", "h200", "--db", str(OLD_DATABASE), "--json")
+    ran = tuner("best", "--shape", "4096x4096x4096", "--gpu", "h200", "--db", str(KEPT_DATABASE), "--json")
     found = json.loads(ran.stdout)
     assert found["found"]
     assert found["measured"] is True
@@ -191,12 +197,12 @@ def test_json_is_all_that_stdout_gets() -> None:
 
 def test_an_export_from_the_store(tmp_path: Path) -> None:
     module = tmp_path / "winners.py"
-    ran = tuner("export", "--to", "python", "--gpu", "h200", "--db", str(OLD_DATABASE), "-o", str(module))
+    ran = tuner("export", "--to", "python", "--gpu", "h200", "--db", str(KEPT_DATABASE), "-o", str(module))
     assert ran.returncode == 0, ran.stderr
     compile(module.read_text(), "winners.py", "exec")
-    configs = tuner("export", "--to", "triton", "--gpu", "h200", "--db", str(OLD_DATABASE), "--rename", "CTA_M=BLOCK_SIZE_M")
+    configs = tuner("export", "--to", "triton", "--gpu", "h200", "--db", str(KEPT_DATABASE), "--rename", "CTA_M=BLOCK_SIZE_M")
     assert '"BLOCK_SIZE_M":' in configs.stdout
-    assert "no exporter named 'vllm'" in refused("export", "--to", "vllm", "--gpu", "h200", "--db", str(OLD_DATABASE))
+    assert "no exporter named 'vllm'" in refused("export", "--to", "vllm", "--gpu", "h200", "--db", str(KEPT_DATABASE))
 
 
 def test_lists_and_care() -> None:
@@ -205,8 +211,8 @@ def test_lists_and_care() -> None:
     assert "ranked:" in tuner("strategies").stdout
     assert "default: " in tuner("spaces").stdout
     assert "compile workers:" in tuner("doctor").stdout
-    assert "1 compiled" in tuner("db", "stats", "--db", str(OLD_DATABASE)).stdout
-    assert tuner("db", "check", "--db", str(OLD_DATABASE)).stdout.endswith(": sound\n")
+    assert "1 compiled" in tuner("db", "stats", "--db", str(KEPT_DATABASE)).stdout
+    assert tuner("db", "check", "--db", str(KEPT_DATABASE)).stdout.endswith(": sound\n")
 
 
 class Terminal(io.StringIO):
@@ -236,3 +242,11 @@ def test_every_command_has_help_and_stands_in_the_readme(command: str) -> None:
     assert ran.exit_code == 0
     assert len(ran.output.splitlines()[2].strip()) >= 20
     assert f"tuner {command}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_repacked_weights_are_said_and_ranked_as_aligned() -> None:
+    """K = 4100 leaves A's rows at multiples of 8 bytes, so that B alone does not let a TMA schedule run without padding."""
+    ran = tuner("explain", "--shape", "4096x4096x4100", "--gpu", "h100", "--prepack", "ab", "--top-k", "1")
+    assert "a repacked once: lda is 4160 in place of 4100\nb repacked once: ldb is 4160 in place of 4100" in ran.stderr
+    assert " d1 " not in ran.stdout
+    assert "no such choice" not in refused("explain", "--shape", "64x64x64", "--gpu", "h100", "--prepack", "c")

@@ -162,6 +162,7 @@ def test_triton_configs_hold_the_schedules():
         "STREAM_K": 0,
         "FUSED_REDUCTION": 0,
         "SWAP_AB": 0,
+        "PAD": 0,
     }
     assert configs(export("triton")) == {
         (16, 96, 80, "fp16", "fp16", "nt"): (pointer, 4, 3),
@@ -179,7 +180,7 @@ def test_triton_parameters_take_the_consumer_s_names():
     ("name", "rename", "sentence"),
     [
         ("triton", {"BLOCK_M": "X"}, "no parameter 'BLOCK_M' to rename; these schedules have CTA_K, CTA_M"),
-        ("triton", {"CTA_M": "CTA_N"}, "11 parameters would have 10 names"),
+        ("triton", {"CTA_M": "CTA_N"}, "12 parameters would have 11 names"),
         ("python", {"CTA_M": "X"}, "1 parameters to rename"),
     ],
 )

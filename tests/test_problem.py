@@ -64,3 +64,18 @@ def test_empty_products(shape: tuple[int, int, int]) -> None:
     assert p.is_empty
     assert p.flops == 0
     assert p.arithmetic_intensity == 0
+
+
+def test_prepacked_rows_are_whole_lines() -> None:
+    """Of 4100 elements of 2 bytes, rows are 8200 bytes; the next multiple of 128 is 8320, 4160 elements."""
+    asked = Problem(m=64, n=4096, k=4100)
+    weights = asked.prepacked("b")
+    assert (weights.lda, weights.ldb, weights.row_alignment_bytes("a"), weights.row_alignment_bytes("b")) == (4100, 4160, 8, 16)
+    assert asked.prepacked("ab").packed_bytes == 0
+    assert asked.packed_bytes == 2 * 4100 * (64 + 4096)
+    assert weights.packed_bytes == 2 * 4100 * 64
+
+
+def test_aligned_rows_are_not_repacked() -> None:
+    asked = Problem(m=64, n=4096, k=4096, ldb=4104)
+    assert asked.prepacked("ab") == asked

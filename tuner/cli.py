@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import sys
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from tuner.cli_options import (
     problem_options,
     say,
     say_borrowed,
+    search_options,
     space_options,
     split_names,
     top_k_option,
@@ -48,21 +50,10 @@ def app() -> None:
 @problem_options
 @gpu_option
 @space_options
-@click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`).")
-@click.option(
-    "--trials", default=0, type=click.IntRange(min=0), help="Most schedules to measure (0: 48) or, without the GPU, to compile (0: 32)."
-)
+@search_options
 @click.option("--budget", default="", help="Wall-clock limit, such as 30s or 5m.")
-@click.option(
-    "--regret",
-    default="",
-    help="Stop once what is not measured is expected to be faster than the best by less, such as 1% or 0.01; 0 for never. Unless given:"
-    " 1%, and 0 for exhaustive, random and spread.",
-)
-@click.option("--seed", default=0, help="Seed of the strategies that draw.")
 @top_k_option
 @click.option("--no-measure", is_flag=True, help="Rank and compile only, even where the GPU is present.")
-@click.option("--measure-anyway", is_flag=True, help="Measure on the GPU that is present though it is another one.")
 @db_option
 @json_option
 def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bool, db: str | None, as_json: bool, **wish: Any) -> None:
@@ -78,6 +69,35 @@ def search(problem: Problem, gpu: str, families: str, top_k: int, no_measure: bo
     say_borrowed(result.ranking)
     print_result(as_json, lambda: search_json(result, top_k), lambda: search_text(result, top_k))
     sys.exit(Exit.FOUND if result.found else Exit.NOTHING_FOUND)
+
+
+@app.command()
+@click.option("--suite", default="llm", show_default=True, help="A suite's name (llm, seeds), or a CSV file with the columns M, N and K.")
+@gpu_option
+@space_options
+@search_options
+@click.option("--budget", default="30s", show_default=True, help="Wall-clock limit of each product's search, such as 30s or 5m.")
+@click.option("--only", default="", metavar="REGEX", help="Products whose suite, name, shape or type it is found in.")
+@click.option("--again", "anew", is_flag=True, help="Measure even what is known.")
+@click.option(
+    "--output", "-o", default=None, metavar="PREFIX", type=click.Path(path_type=Path), help="Write PREFIX.csv and PREFIX.md as it goes on."
+)
+@db_option
+@json_option
+def bench(suite: str, gpu: str, families: str, only: str, output: Path | None, db: str | None, as_json: bool, **wish: Any) -> None:
+    """A suite of products against cuBLAS: each searched, timed beside it, and held against the roofline. The same command again takes
+    what is known."""
+    from tuner.bench_report import bench_json, bench_text
+    from tuner.benching import BenchWish, run_bench
+    from tuner.searching import SearchWish
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
+    search = partial(SearchWish, hardware=load_hardware(gpu), families=split_names(families), measure=True, location=db, **wish)
+    asked = BenchWish(suite=suite, only=only, output=output, location=db, search=lambda problem: search(problem=problem))
+    with ProgressLine() as line:
+        rows, environment = run_bench(asked, line.say, line.show)
+    print_result(as_json, lambda: bench_json(rows, environment), lambda: bench_text(rows, environment))
+    sys.exit(Exit.NOTHING_FOUND if any(row.status == "failed" for row in rows) else Exit.FOUND)
 
 
 @app.command()

@@ -80,12 +80,23 @@ def problem_options(command: Command) -> Command:
         click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
         click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
         click.option("--alignment", default=16, show_default=True, help="Bytes that the base pointers are a multiple of."),
+        click.option(
+            "--prepack",
+            default="",
+            type=click.Choice(["", "a", "b", "ab"]),
+            help="Operands that you repack once where their rows are not 16-byte aligned, such as weights: the product is tuned, and"
+            " recorded, with the leading dimension that this gives them.",
+        ),
     )
     @functools.wraps(command)
-    def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, **others: Any) -> None:
+    def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, prepack: str, **others: Any) -> None:
         (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
         kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
         problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
+        asked, problem = problem, problem.prepacked(prepack)
+        for name in ("lda", "ldb"):
+            if getattr(asked, name) != getattr(problem, name):
+                say(f"{name[-1]} repacked once: {name} is {getattr(problem, name)} in place of {getattr(asked, name)}")
         if problem.is_empty:
             what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
             click.echo(f"{problem.shape}: {what}; there is nothing to tune")
@@ -98,6 +109,23 @@ def problem_options(command: Command) -> Command:
 gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")
 db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+search_options = _options(
+    click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`)."),
+    click.option(
+        "--trials",
+        default=0,
+        type=click.IntRange(min=0),
+        help="Most schedules to measure (0: 48) or, without the GPU, to compile (0: 32).",
+    ),
+    click.option(
+        "--regret",
+        default="",
+        help="Stop once what is not measured is expected to be faster than the best by less, such as 1% or 0.01; 0 for never. Unless"
+        " given: 1%, and 0 for exhaustive, random and spread.",
+    ),
+    click.option("--seed", default=0, help="Seed of the strategies that draw."),
+    click.option("--measure-anyway", is_flag=True, help="Measure on the GPU that is present though it is another one."),
+)
 top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
 space_options = _options(
     click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
@@ -124,8 +152,16 @@ class ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         if self._live:
             click.echo("\r\x1b[2K", err=True, nl=False)
+
+    def say(self, text: str) -> None:
+        """A line that stays, above this one."""
+        self.clear()
+        say(text)
 
     def show(self, progress: Progress) -> None:
         if not self._live:

@@ -1,9 +1,12 @@
-"""Starts the measuring process a second sooner: what it waits for, torch's import and the CUDA context, are had side by side."""
+"""Starts the measuring process a second sooner: what it waits for, torch's import and the CUDA context, are had side by side. Where another
+one still has the GPU, only the import is had, and the arguments come as the first line of stdin once the GPU is free."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
+import sys
 import threading
 
 
@@ -20,13 +23,18 @@ def open_context() -> None:
 
 def main() -> None:
     gc.disable()  # an import makes a million objects, none of them garbage: looking for some takes an eighth of the time
+    waits = sys.argv[1:] == ["--wait"]
     opening = threading.Thread(target=open_context, daemon=True)
-    opening.start()
+    if not waits:
+        opening.start()
     from tuner.measure_process import main as measure
 
     gc.enable()
-    opening.join()
-    measure()
+    if not waits:
+        opening.join()
+        measure(sys.argv[1:])
+    elif line := sys.stdin.readline():  # none where nobody needs it any more
+        measure(json.loads(line))
 
 
 if __name__ == "__main__":

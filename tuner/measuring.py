@@ -32,6 +32,7 @@ from tuner.environment import device_present
 
 READ_BYTES = 1 << 16
 DEATH_SECONDS = 30.0  # the driver can hold on to a process with a lost context for a while, killed or not
+WAIT = "--wait"  # the only argument of a process that is to read its arguments from its first line of input
 DRIFT_SHARE = 0.03  # of the library's time; more than this is told
 ERROR_CHARACTERS = 300
 
@@ -67,21 +68,70 @@ class _Child:
     ready: bool = False
     measured: int = 0
 
+    def end(self) -> None:
+        """Kill the process, all of its group."""
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it has its signal
+            self.process.wait(DEATH_SECONDS)
+        close_streams(self.process.stdin, self.process.stdout, self.errors)
+
+
+def _spawn(settings: MeasureSettings, cache_dir: Path, arguments: Sequence[str]) -> _Child:
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when this life of the process ends
+    process = subprocess.Popen(
+        [*settings.command, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=compiler_environment(cache_dir) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # as NVML counts
+        start_new_session=True,
+    )
+    return _Child(process, errors)
+
+
+class Standby:
+    """A process for a problem that is not known yet: it imports what measuring needs, does not touch the GPU, and waits."""
+
+    def __init__(self, settings: MeasureSettings, cache_dir: Path) -> None:
+        self._child: _Child | None = _spawn(settings, cache_dir, [WAIT])
+
+    def hand_over(self, arguments: Sequence[str]) -> _Child:
+        """Tell it the arguments that it was started without; whoever takes it ends it."""
+        child, self._child = self._child, None
+        assert child is not None, "handed over twice"
+        assert child.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is dead, as whoever takes it will find
+            child.process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            child.process.stdin.flush()
+        return child
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.end()
+
 
 class MeasuringProcess:
-    """Measures schedules of one problem. The process starts at once and gets ready while others compile; it is started anew after each
-    death."""
+    """Measures schedules of one problem. The process starts at once, or is the one that stood by, and gets ready while others compile; it
+    is started anew after each death."""
 
     def __init__(
-        self, problem: Problem, hardware: Hardware, settings: MeasureSettings, *, cache_dir: Path, wait: Callable[[str], None] | None = None
+        self,
+        problem: Problem,
+        hardware: Hardware,
+        settings: MeasureSettings,
+        *,
+        cache_dir: Path,
+        wait: Callable[[str], None] | None = None,
+        standby: Standby | None = None,
     ) -> None:
-        self._problem, self._hardware, self._settings = problem, hardware, settings
-        self._environment = compiler_environment(cache_dir) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVML counts
+        self._settings, self._cache_dir = settings, cache_dir
+        self._arguments = ["--problem", json.dumps(asdict(problem)), "--sms", str(int(hardware.need("sms")))]
         device = device_present()
         self._lock = _device_lock(device.uuid if device else "none", wait or (lambda sentence: None))
         self._anchors: list[float] = []
         self._since_anchor = 0
-        self._child: _Child | None = self._start()
+        self._child: _Child | None = standby.hand_over(self._arguments) if standby else self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -90,17 +140,7 @@ class MeasuringProcess:
         self.close()
 
     def _start(self) -> _Child:
-        arguments = ["--problem", json.dumps(asdict(self._problem)), "--sms", str(int(self._hardware.need("sms")))]
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when this life of the process ends
-        process = subprocess.Popen(
-            [*self._settings.command, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=self._environment,
-            start_new_session=True,
-        )
-        return _Child(process, errors)
+        return _spawn(self._settings, self._cache_dir, self._arguments)
 
     @property
     def pid(self) -> int | None:
@@ -229,15 +269,11 @@ class MeasuringProcess:
         return Lost("crashed", f"the measuring process {how}{last}")
 
     def _end(self) -> int:
-        """End the process, all of its group; how many schedules it had measured."""
+        """End the process; how many schedules it had measured."""
         child, self._child = self._child, None
         if child is None:
             return 0
-        with contextlib.suppress(ProcessLookupError):  # it is gone already
-            os.killpg(child.process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it has its signal
-            child.process.wait(DEATH_SECONDS)
-        close_streams(child.process.stdin, child.process.stdout, child.errors)
+        child.end()
         return child.measured
 
     def close(self) -> None:

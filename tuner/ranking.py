@@ -24,8 +24,8 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, Tile
 from search_spaces.space import Pruning, Space, merge, prune
 from search_spaces.table import ScheduleTable
+from tuner.request import DEFAULT_MODEL
 
-DEFAULT_MODEL = "hierarchy"
 PIECE_ROWS = 2**18  # schedules that are pruned and estimated at a time
 MOST_KEPT = 500_000  # of the schedules that can run, the fastest by the model; with all that is known of them some 250 B each
 MOST_STREAMED = 50_000_000  # a larger space is sampled
@@ -113,6 +113,11 @@ def _estimate(model: str) -> Estimator:
     return estimator
 
 
+def check_model(model: str) -> None:
+    if model not in model_names():
+        raise UserError(f"no cost model named {model!r}; known: {', '.join(model_names())}")
+
+
 def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
     """Refuse what no schedule can change: a dtype the chip or every family lacks, and matrices that do not fit its memory."""
     if problem.dtype not in hardware.fma_per_sm_per_clock:
@@ -130,8 +135,7 @@ def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
 def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAULT_MODEL, seed: int = 0) -> Ranking:
     """Prune the space, piece by piece, and put what is left in the order of its estimates. `seed` draws the sample of a space that is too
     large to go through."""
-    if model not in model_names():
-        raise UserError(f"no cost model named {model!r}; known: {', '.join(model_names())}")
+    check_model(model)
     check_problem(problem, hardware, space)
     calibration = load_calibration(hardware)
     estimate = _estimate(model)

@@ -6,22 +6,19 @@ before the next one is asked for, so that whatever kills the search costs at mos
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from db.records import Environment, Estimated, Finalist, Measurement, Record, RunStatus
 from db.store import Store
-from search_spaces.hardware import Hardware
-from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from search_spaces.space import Space
 from tuner.comparing import compare
 from tuner.compiling import Compiled
 from tuner.kernels import kernel_hash, kernel_hashes
 from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
-from tuner.ranking import DEFAULT_MODEL, Ranking, tiles
+from tuner.ranking import Ranking, tiles
+from tuner.request import Request
 from tuner.stopping import Regret, RegretWatch
 from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy, stops_early
 from tuner.warm_start import nearby_rows
@@ -35,21 +32,6 @@ LOOK_EVERY = 8  # measured schedules between two looks at what is promised by th
 MUCH_SLOWER = 1.1  # a schedule that compiled to what is expected to be slower by this factor is measured after the others
 LEAST_BATCH, MOST_BATCH = 8, 16  # after that as many as there are compilers, as smaller ones would leave some idle
 HEAVY_SPILL_SLOTS = 64  # a schedule that spills more is measured after those that do not (a 48-slot spill has been a true winner elsewhere)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a person asked for."""
-
-    problem: Problem
-    hardware: Hardware
-    space: Space
-    model: str = DEFAULT_MODEL
-    strategy: str = "auto"
-    trials: int = 64  # schedules measured at most; without the GPU, compiled at most
-    budget_seconds: float | None = None
-    regret: float = 0.0  # the search ends where the estimated one is under this; 0 for never
-    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +146,7 @@ def search(
     """
     started, measured = time.monotonic(), bench.process is not None
     propose = load_strategy(request.strategy)
-    run_id = store.begin_run(environment, json.dumps(_request_text(request)))
+    run_id = store.begin_run(environment, request.text)
     deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measured else 0)
     protocol = MeasureSettings().protocol if measured else "compile"
     candidates = Candidates(table=ranking.table, seconds=ranking.estimates.seconds, nearby=nearby_rows(store, ranking))
@@ -175,7 +157,7 @@ def search(
     finalists: tuple[Finalist, ...] = ()
     notes: tuple[str, ...] = ()
     try:
-        known = store.known(request.problem, environment, kernel_hashes(), protocol)
+        known = {} if request.anew else store.known(request.problem, environment, kernel_hashes(), protocol)
         _Flow(run, bench, proposals, known).drive()
         if bench.process is not None:
             finalists, lost = _finals(run, bench.process)
@@ -203,18 +185,6 @@ def _batches(request: Request, workers: int, *, measured: bool) -> StrategySetti
         batch = min(max(workers, LEAST_BATCH), MOST_BATCH)
         return StrategySettings(seed=request.seed, first=FIRST_BATCH, batch=batch, limit=request.trials)
     return StrategySettings(seed=request.seed, batch=max(request.trials, 1), limit=request.trials)
-
-
-def _request_text(request: Request) -> dict[str, object]:
-    plain = {"model": request.model, "strategy": request.strategy, "trials": request.trials, "seed": request.seed}
-    return {
-        "problem": asdict(request.problem),
-        "gpu": request.hardware.name,
-        "space": request.space.name,
-        "budget_seconds": request.budget_seconds,
-        "regret": request.regret,
-        **plain,
-    }
 
 
 def _place(outcome: Outcome) -> tuple[float, int]:

@@ -16,6 +16,7 @@ from search_spaces.problem import Problem
 from search_spaces.space import choose_space
 from tuner.environment import DeviceInfo, device_present, environment, load_warnings
 from tuner.measuring import MeasureSettings, MeasuringProcess
+from tuner.request import Request
 from tuner.strategies import stops_early, wants_all
 from tuner.workbench import open_workbench
 
@@ -44,6 +45,7 @@ class SearchWish:
     measure_anyway: bool
     location: str | None
     regret: str = ""
+    anew: bool = False
 
 
 def parse_budget(text: str) -> float | None:
@@ -89,12 +91,28 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
     return wish.hardware, device, f"measuring on {what} though {wish.hardware.name} was named"
 
 
+def make_request(wish: SearchWish, hardware: Hardware, *, measures: bool) -> Request:
+    """What the wish comes to on this hardware."""
+    strategy = choose_strategy(wish.strategy, measures=measures)
+    space = choose_space(wish.space, wish.families, wish.axes)
+    return Request(
+        problem=wish.problem,
+        hardware=hardware,
+        space=space,
+        model=wish.model,
+        strategy=strategy,
+        trials=wish.trials or (space.size if wants_all(strategy) else MEASURE_TRIALS if measures else COMPILE_TRIALS),
+        budget_seconds=parse_budget(wish.budget),
+        regret=parse_regret(wish.regret, strategy),
+        seed=wish.seed,
+        anew=wish.anew,
+    )
+
+
 def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[Progress], None]) -> SearchResult:
     """Serve the wish. Raises UserError before anything is written where it cannot be served."""
     hardware, device, sentence = choose_device(wish, device_present())
-    strategy = choose_strategy(wish.strategy, measures=device is not None)
-    space = choose_space(wish.space, wish.families, wish.axes)
-    budget_seconds, regret = parse_budget(wish.budget), parse_regret(wish.regret, strategy)
+    request = make_request(wish, hardware, measures=device is not None)
 
     def measuring(cache: Path) -> MeasuringProcess:
         return MeasuringProcess(wish.problem, hardware, MeasureSettings(), cache_dir=cache, wait=say)
@@ -103,19 +121,8 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         # what these need takes a second to import, which the bench has use for
         from db.store import open_store
         from tuner.ranking import rank
-        from tuner.search import Request, search
+        from tuner.search import search
 
-        request = Request(
-            problem=wish.problem,
-            hardware=hardware,
-            space=space,
-            model=wish.model,
-            strategy=strategy,
-            trials=wish.trials or (space.size if wants_all(strategy) else MEASURE_TRIALS if device else COMPILE_TRIALS),
-            budget_seconds=budget_seconds,
-            regret=regret,
-            seed=wish.seed,
-        )
         ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
         with open_store(wish.location) as store:
             say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {ranking.scope}")

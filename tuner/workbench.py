@@ -13,7 +13,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.compiling import CompileJob, CompilePool
-from tuner.measuring import MeasuringProcess
+from tuner.measuring import MeasureSettings, MeasuringProcess, Standby
 from tuner.resources import compile_workers
 
 COMPILE_LIMIT_SECONDS = 60.0
@@ -28,15 +28,47 @@ class Workbench:
     process: MeasuringProcess | None
 
 
+class Workshop:
+    """Compile workers and the compiler's cache, which any number of searches use one after the other; and, where another one is to come, a
+    process that gets ready for its measuring meanwhile."""
+
+    def __init__(self, pool: CompilePool, workers: int, cache: Path, settings: MeasureSettings) -> None:
+        self.cache = cache
+        self._pool, self._workers, self._settings = pool, workers, settings
+        self._standby: Standby | None = None
+
+    def bench(self, process: MeasuringProcess | None) -> Workbench:
+        return Workbench(pool=self._pool, workers=self._workers, process=process)
+
+    @contextmanager
+    def measuring_bench(self, problem: Problem, hardware: Hardware, wait: Callable[[str], None], *, more: bool) -> Iterator[Workbench]:
+        """What one search works with. more: another one follows."""
+        with MeasuringProcess(problem, hardware, self._settings, cache_dir=self.cache, wait=wait, standby=self._standby) as process:
+            self._standby = Standby(self._settings, self.cache) if more else None
+            yield self.bench(process)
+
+    def close(self) -> None:
+        if self._standby:
+            self._standby.close()
+
+
+@contextmanager
+def open_workshop(settings: MeasureSettings | None = None) -> Iterator[Workshop]:
+    workers = compile_workers()
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder, CompilePool(workers, COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
+        workshop = Workshop(pool, workers, Path(folder), settings or MeasureSettings())
+        try:
+            yield workshop
+        finally:
+            workshop.close()
+
+
 @contextmanager
 def open_workbench(measuring: Callable[[Path], MeasuringProcess] | None) -> Iterator[Workbench]:
     """Both at work until the end of the block, and the compiler's cache for as long. `measuring` makes the measuring process, given that
     cache."""
-    workers = compile_workers()
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-        cache = Path(folder)
-        with measuring(cache) if measuring else nullcontext() as process, CompilePool(workers, COMPILE_LIMIT_SECONDS, cache) as pool:
-            yield Workbench(pool=pool, workers=workers, process=process)
+    with open_workshop() as workshop, measuring(workshop.cache) if measuring else nullcontext() as process:
+        yield workshop.bench(process)
 
 
 def compile_job(schedule: Schedule, problem: Problem, hardware: Hardware) -> CompileJob:

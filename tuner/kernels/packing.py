@@ -58,7 +58,7 @@ def pack_scratch(a: torch.Tensor, b: torch.Tensor, schedule: Any) -> dict[str, S
     return {name: Scratch(names[str(x.dtype)], packed_shape(x)) for name, x in unaligned.items() if needs_packing(x)}
 
 
-def packed(x: torch.Tensor, copy: Any) -> torch.Tensor:
+def packed_operand(x: torch.Tensor, copy: Any) -> torch.Tensor:
     """The operand as its copy [rows, columns and more] holds it; x itself where there is none."""
     if copy is None:
         return x
@@ -72,7 +72,7 @@ def as_packed(x: torch.Tensor, schedule: Any) -> torch.Tensor:
     import torch
 
     to_copy = schedule.pad and needs_packing(x)
-    return packed(x, torch.empty(packed_shape(x), dtype=x.dtype, device="meta") if to_copy else None)
+    return packed_operand(x, torch.empty(packed_shape(x), dtype=x.dtype, device="meta") if to_copy else None)
 
 
 def pack_calls(a: torch.Tensor, b: torch.Tensor, scratch: dict[str, torch.Tensor]) -> list[Call]:
@@ -97,4 +97,4 @@ def pack_calls(a: torch.Tensor, b: torch.Tensor, scratch: dict[str, torch.Tensor
     return calls
 
 
-EXPORTS = (copy_rows, is_transposed, as_stored, needs_packing, packed_shape, pack_scratch, packed, as_packed, pack_calls)
+EXPORTS = (copy_rows, is_transposed, as_stored, needs_packing, packed_shape, pack_scratch, packed_operand, as_packed, pack_calls)

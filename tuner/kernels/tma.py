@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tuner.kernels import launch, packing, partition, raster, reduction
 from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
-from tuner.kernels.packing import as_packed, as_stored, is_transposed, pack_calls, pack_scratch, packed
+from tuner.kernels.packing import as_packed, as_stored, is_transposed, pack_calls, pack_scratch, packed_operand
 from tuner.kernels.partition import (
     add_parts,
     chunk_rows,
@@ -298,7 +298,7 @@ def tma_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any
 def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     """a: [M, K] and b: [K, N], stored by rows or by columns; c: [M, N] with rows of neighbouring elements; see `tma_supports`."""
     copies = pack_calls(a, b, scratch)
-    x, y = exchanged(packed(a, scratch.get("packed_a")), packed(b, scratch.get("packed_b")), schedule)
+    x, y = exchanged(packed_operand(a, scratch.get("packed_a")), packed_operand(b, scratch.get("packed_b")), schedule)
     out = scratch.get("split_sums", c)
     tma_store, partials = tma_stores(c, schedule), scratch.get("partials")
     x_stored, box_x = stored(x, schedule.cta_m, schedule.cta_k)

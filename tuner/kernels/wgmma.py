@@ -1,0 +1,420 @@
+"""The family `wgmma`, for sm_90: a producer warp fills a ring of buffers by TMA and 4 or 8 consumer warps multiply by wgmma. The warp grid,
+the instruction's N, the swizzle width and the producer's registers are axes. Written in Gluon, Triton's language of explicit layouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import triton
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
+from triton.experimental.gluon.nvidia import hopper
+
+from tuner.kernels import launch, raster, reduction, wgmma_parts
+from tuner.kernels import tma as tma_family
+from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
+from tuner.kernels.reduction import split_scratch, sum_splits_call
+from tuner.kernels.tma import descriptor_obstacle, stored, tma_box, tma_stores
+from tuner.kernels.wgmma_parts import (
+    awaited,
+    multiply_on,
+    multiply_step,
+    next_slot,
+    packed_parts,
+    tile_buffers,
+    wgmma_load,
+    wgmma_place,
+    wgmma_store,
+    zero_parts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+
+@gluon.jit
+def wgmma_multiply(
+    c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm,
+    CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    STAGES: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
+    WIDTH: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr,
+):  # fmt: skip
+    """A consumer. With two, each takes every other tile, and they take turns: one multiplies while the other stores."""
+    dtype: gl.constexpr = c.dtype if TMA_STORE else c.dtype.element_ty
+    zeros = zero_parts(CTA_M, b_buffers, B_TRANSPOSED, LAYOUTS)
+    steps = gl.maximum(gl.cdiv(gl.cdiv(K, CTA_K), SPLIT_K), 1)
+    total = gl.cdiv(M, CTA_M) * gl.cdiv(N, CTA_N) * SPLIT_K
+    slot, phase = CONSUMER * steps % STAGES, CONSUMER * steps // STAGES & 1
+    turn_phase = gl.to_tensor(1 - CONSUMER)
+    for index in range(gl.program_id(0) + CONSUMER * gl.num_programs(0), total, CONSUMERS * gl.num_programs(0)):
+        if CONSUMERS > 1:
+            # an mbarrier tells its phase from the next one only, so that nobody may wait for a step while the other waits for one before it
+            mbarrier.wait(turns.index(CONSUMER), turn_phase)
+            turn_phase ^= 1
+        accumulators = multiply_step(a_buffers, b_buffers, full, slot, phase, zeros, A_TRANSPOSED, B_TRANSPOSED, True)
+        accumulators = awaited(accumulators, 1)
+        row, column, split, _, _ = wgmma_place(index, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K)  # while the first MMAs run
+        last = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        accumulators, slot, phase, last = multiply_on(
+            a_buffers, b_buffers, full, empty, slot, phase, last, accumulators, 1, steps, STAGES, A_TRANSPOSED, B_TRANSPOSED
+        )
+        if CONSUMERS > 1:
+            mbarrier.arrive(turns.index(1 - CONSUMER), count=1)
+        accumulators = awaited(accumulators, 0)
+        mbarrier.arrive(empty.index(last), count=1)
+        wgmma_store(
+            c, c_buffers, packed_parts(accumulators, dtype), row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED
+        )
+        if CONSUMERS > 1:
+            ahead = slot + (CONSUMERS - 1) * steps
+            slot, phase = ahead % STAGES, phase ^ (ahead // STAGES & 1)
+    if TMA_STORE:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def wgmma_multiply_deferred(
+    c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm,
+    CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    STAGES: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
+    WIDTH: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
+):  # fmt: skip
+    """A consumer that stores a tile while the first two steps of its next one are multiplied. There must be two steps."""
+    zeros = zero_parts(CTA_M, b_buffers, B_TRANSPOSED, LAYOUTS)
+    steps = gl.cdiv(gl.cdiv(K, CTA_K), SPLIT_K)
+    total = gl.cdiv(M, CTA_M) * gl.cdiv(N, CTA_N) * SPLIT_K
+    slot, phase = gl.to_tensor(0), gl.to_tensor(0)
+    dtype: gl.constexpr = c.dtype if TMA_STORE else c.dtype.element_ty
+    finished = packed_parts(zeros, dtype)
+    row, column, split = M, gl.to_tensor(0), gl.to_tensor(0)  # past the last row: nothing is stored
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        accumulators = multiply_step(a_buffers, b_buffers, full, slot, phase, zeros, A_TRANSPOSED, B_TRANSPOSED, True)
+        first = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        accumulators = multiply_step(a_buffers, b_buffers, full, slot, phase, accumulators, A_TRANSPOSED, B_TRANSPOSED, False)
+        wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED)
+        row, column, split, _, _ = wgmma_place(index, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K)
+        accumulators = awaited(accumulators, 1)
+        mbarrier.arrive(empty.index(first), count=1)
+        last = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        accumulators, slot, phase, last = multiply_on(
+            a_buffers, b_buffers, full, empty, slot, phase, last, accumulators, 2, steps, STAGES, A_TRANSPOSED, B_TRANSPOSED
+        )
+        accumulators = awaited(accumulators, 0)
+        mbarrier.arrive(empty.index(last), count=1)
+        finished = packed_parts(accumulators, dtype)
+    wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED)
+    if TMA_STORE:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def wgmma_gemm(
+    a,
+    b,
+    b_rest,
+    c,
+    M,
+    N,
+    K,
+    stride_cm,
+    CTA_M: gl.constexpr,
+    CTA_N: gl.constexpr,
+    CTA_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    SPLIT_K: gl.constexpr,
+    A_TRANSPOSED: gl.constexpr,
+    B_TRANSPOSED: gl.constexpr,
+    TMA_STORE: gl.constexpr,
+    WIDTH: gl.constexpr,
+    EPILOGUE_BUFFERS: gl.constexpr,
+    LAYOUTS: gl.constexpr,
+    SWAPPED: gl.constexpr,
+    DEFERRED: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
+):
+    """C = A @ B, or C^T with SWAPPED. a and b are descriptors of the stored matrices, c is one with TMA_STORE and a pointer without. Where
+    CTA_N is no power of two, b_rest describes B in boxes of the columns that b's leave of a tile.
+
+    With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z].
+    """
+    bs = (b,)
+    if b_rest is not None:
+        bs += (b_rest,)
+    a_buffers = tile_buffers(a, STAGES)
+    b_buffers = ()
+    for i in gl.static_range(len(bs)):
+        b_buffers += (tile_buffers(bs[i], STAGES),)
+    c_buffers = a_buffers  # where C is stored through pointers, these are not used
+    c_buffers_of_second = a_buffers
+    if TMA_STORE:
+        c_buffers = tile_buffers(c, EPILOGUE_BUFFERS)
+        if CONSUMERS == 2:
+            c_buffers_of_second = tile_buffers(c, EPILOGUE_BUFFERS)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = full
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=1)
+    if CONSUMERS == 2:
+        turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(2):
+            mbarrier.init(turns.index(i), count=1)
+    fence_async_shared()
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (
+                    wgmma_multiply,
+                    (
+                        c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
+                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 0,
+                    ),
+                ),
+                (
+                    wgmma_multiply,
+                    (
+                        c, a_buffers, b_buffers, c_buffers_of_second, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                        SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 1,
+                    ),
+                ),
+                (
+                    wgmma_load,
+                    (
+                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
+                        A_TRANSPOSED, B_TRANSPOSED,
+                    ),
+                ),
+            ],
+            [gl.num_warps(), 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
+    elif DEFERRED:
+        gl.warp_specialize(
+            [
+                (
+                    wgmma_multiply_deferred,
+                    (
+                        c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
+                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED,
+                    ),
+                ),
+                (
+                    wgmma_load,
+                    (
+                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
+                        A_TRANSPOSED, B_TRANSPOSED,
+                    ),
+                ),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (
+                    wgmma_multiply,
+                    (
+                        c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
+                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 1, 0,
+                    ),
+                ),
+                (
+                    wgmma_load,
+                    (
+                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
+                        A_TRANSPOSED, B_TRANSPOSED,
+                    ),
+                ),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )  # fmt: skip
+
+
+def shared_layout(dtype_bits: int, box: tuple[int, int], swizzle_bytes: int) -> gl.NVMMASharedLayout:
+    """swizzle_bytes: 0 takes the widest that a row of the box fills."""
+    widest = max(width for width in (0, 32, 64, 128) if width <= box[1] * dtype_bits // 8)
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(swizzle_bytes or 128, widest), element_bitwidth=dtype_bits, rank=2)
+
+
+def part_widths(cta_n: int) -> tuple[int, ...]:
+    """The powers of two that a tile's columns are made of, the widest first."""
+    return tuple(1 << bit for bit in reversed(range(cta_n.bit_length())) if cta_n >> bit & 1)
+
+
+def instruction_n(schedule: Any, width: int) -> int:
+    """N of the wgmma: the widest that a warp's part of these columns has room for, unless the schedule names one."""
+    return int(schedule.instruction_n) or min(width // max(schedule.warps_n, 1), 256)
+
+
+def mma_layouts(schedule: Any) -> tuple[gl.NVMMADistributedLayout, ...]:
+    warps_n = max(schedule.warps_n, 1)
+    warps = [schedule.warps // schedule.consumers // warps_n, warps_n]
+    return tuple(
+        gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=warps, instr_shape=[16, instruction_n(schedule, width), 16])
+        for width in part_widths(schedule.cta_n)
+    )
+
+
+def epilogue_buffers(schedule: Any) -> int:
+    """Slices of C that are on their way out of a consumer at once."""
+    return 2 if schedule.epilogue_subtile > 2 else 1
+
+
+def resident_ctas(schedule: Any, out_bytes: int) -> int:
+    """CTAs that are to share an SM; without a persistent grid as many as find shared memory, and registers enough not to spill.
+
+    out_bytes: of an element of C where TMA stores it, 0 where it leaves through pointers.
+    """
+    if schedule.persistent_ctas_per_sm:
+        return int(schedule.persistent_ctas_per_sm)
+    slices = schedule.consumers * epilogue_buffers(schedule) * schedule.cta_m * (schedule.cta_n // schedule.epilogue_subtile)
+    taken = 2 * schedule.stages * (schedule.cta_m + schedule.cta_n) * schedule.cta_k + slices * out_bytes
+    widest = instruction_n(schedule, part_widths(schedule.cta_n)[0])
+    accumulators = schedule.cta_m * schedule.cta_n * schedule.consumers // (32 * schedule.warps)
+    for ctas in (4, 3, 2):
+        enough = launch_registers(schedule, ctas) >= widest // 2 + 26 and consumer_registers(schedule, ctas) >= accumulators + 64
+        if enough and ctas * (taken + 1536) <= 233472:  # barriers, and 1 KiB that every CTA gives up
+            return ctas
+    return 1
+
+
+def launch_registers(schedule: Any, ctas: int) -> int:
+    """Registers a thread that a CTA is launched with: all that an SM has, by the CTAs that are to share it."""
+    return min(65536 // (32 * (schedule.warps + 4) * ctas) // 8 * 8, 256)
+
+
+def consumer_registers(schedule: Any, ctas: int) -> int:
+    """What a thread of the consumers gets when the producer's warp group, of 4 warps, has given back what it does not need."""
+    launched = launch_registers(schedule, ctas) * (schedule.warps + 4)
+    return min((launched - 4 * producer_registers(schedule)) // schedule.warps // 8 * 8, 256)
+
+
+def producer_registers(schedule: Any) -> int:
+    return int(schedule.producer_registers) or 24  # the fewest that a warp can have
+
+
+def tile_obstacle(schedule: Any) -> str | None:
+    """Why a tile cannot be cut into instructions."""
+    widths, warps_n = part_widths(schedule.cta_n), max(schedule.warps_n, 1)
+    n, warps_m = instruction_n(schedule, widths[0]), schedule.warps // schedule.consumers // warps_n
+    if len(widths) > 1 and (len(widths) > 2 or widths[1] < 16 or warps_n * schedule.consumers > 1 or schedule.instruction_n):
+        return f"a tile of {schedule.cta_n} columns; it must be a power of two, or the sum of two from 16 on, with neither n, i nor c"
+    if schedule.consumers not in (1, 2) or warps_m % 4 or warps_m * warps_n * schedule.consumers != schedule.warps:
+        return f"{schedule.warps} warps for {schedule.consumers} consumers of {warps_n} along N: each needs a multiple of 4 along M"
+    if schedule.cta_m % 64 or warps_m * 16 > schedule.cta_m:
+        return f"{warps_m} warps of 16 rows along M for a tile of {schedule.cta_m} rows; it must have as many, and a multiple of 64"
+    if n % 8 or n > 256 or widths[0] % (n * warps_n):
+        return f"instruction N {n} for {warps_n} warps along {schedule.cta_n} columns; it must divide a warp's, a multiple of 8 up to 256"
+    return None
+
+
+def wgmma_obstacle(schedule: Any, steps: int) -> str | None:
+    """Why no kernel can be built for the schedule, with `steps` steps of K to a tile; None where one can."""
+    warps_n, slices = max(schedule.warps_n, 1), schedule.epilogue_subtile
+    width, rest = schedule.cta_n // slices, part_widths(schedule.cta_n)[-1]
+    if tile_obstacle(schedule):
+        return tile_obstacle(schedule)
+    if schedule.split_k == 1 and (width < 8 or width * slices != schedule.cta_n or width & (width - 1) or rest % width):
+        return f"{slices} slices of {schedule.cta_n} columns; each must hold 8, a power of two, and no more than the tile's {rest} last"
+    if schedule.split_k == 1 and warps_n > 1 and width % (instruction_n(schedule, schedule.cta_n) * warps_n):
+        return f"a slice of {width} columns; it must hold whole instructions of all {warps_n} warps along N"
+    if schedule.stages < 2:
+        return f"{schedule.stages} stages; a step's buffers are given back while the next one runs, which takes 2"
+    if schedule.flatten and (schedule.consumers > 1 or steps < 2):
+        return f"flatten with {schedule.consumers} consumers and {steps} steps of K; it needs 1 consumer and 2 steps"
+    return None
+
+
+def wgmma_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any) -> str | None:
+    """Why this schedule cannot run on these tensors; None where it can."""
+    row_stride = c.shape[1] if schedule.split_k > 1 else c.stride(0)
+    rows = schedule.cta_n if schedule.swap_ab else schedule.cta_m
+    if not tma_stores(c, schedule) and row_stride * rows + c.shape[1] > 2**31:
+        return f"rows of C are {row_stride} elements apart: a tile of {rows} rows passes the 2**31 elements of its 32-bit offsets"
+    x, y = exchanged(a, b, schedule)
+    obstacle_a = descriptor_obstacle("B" if schedule.swap_ab else "A", *stored(x, schedule.cta_m, schedule.cta_k))
+    obstacle_b = descriptor_obstacle("A" if schedule.swap_ab else "B", *stored(y, schedule.cta_k, schedule.cta_n))
+    steps = -(-a.shape[1] // schedule.cta_k // schedule.split_k)
+    return tensor_obstacle(a, b, c, schedule) or obstacle_a or obstacle_b or wgmma_obstacle(schedule, steps)
+
+
+def wgmma_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int) -> dict[str, Scratch]:
+    return split_scratch(c, schedule)
+
+
+def swizzled(x: Any, box: tuple[int, int], swizzle_bytes: int) -> hopper.TensorDescriptor:
+    return hopper.TensorDescriptor.from_tensor(x, list(box), shared_layout(8 * x.element_size(), box, swizzle_bytes))
+
+
+def wgmma_calls(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
+) -> list[Call]:
+    """a: [M, K] and b: [K, N], stored by rows or by columns; c: [M, N] with rows of neighbouring elements; see `wgmma_supports`."""
+    x, y = exchanged(a, b, schedule)
+    (m, k), n, splits = x.shape, y.shape[1], schedule.split_k
+    out = c if splits == 1 else scratch["split_sums"]
+    tma_store = tma_stores(c, schedule)
+    x_stored, box_x = stored(x, schedule.cta_m, schedule.cta_k)
+    bs = [swizzled(*stored(y, schedule.cta_k, width), schedule.swizzle_bytes) for width in part_widths(schedule.cta_n)]
+    ctas = resident_ctas(schedule, c.element_size() if tma_store else 0)
+    arguments = {
+        "a": swizzled(x_stored, box_x, schedule.swizzle_bytes),
+        "b": bs[0],
+        "b_rest": bs[1] if len(bs) > 1 else None,
+        "c": swizzled(c, tma_box(schedule), 0) if tma_store else out,
+        "M": m,
+        "N": n,
+        "K": k,
+        "stride_cm": out.stride(-2),
+    }
+    constants = {
+        "CTA_M": schedule.cta_m,
+        "CTA_N": schedule.cta_n,
+        "CTA_K": schedule.cta_k,
+        "STAGES": schedule.stages,
+        "GROUP_M": min(schedule.group_m, triton.cdiv(m, schedule.cta_m)),
+        "SPLIT_K": splits,
+        "A_TRANSPOSED": x_stored is not x,
+        "B_TRANSPOSED": stored(y, 1, 1)[0] is not y,
+        "TMA_STORE": tma_store,
+        "WIDTH": schedule.cta_n // schedule.epilogue_subtile,
+        "EPILOGUE_BUFFERS": epilogue_buffers(schedule),
+        "LAYOUTS": mma_layouts(schedule),
+        "SWAPPED": bool(schedule.swap_ab),
+        "DEFERRED": bool(schedule.flatten),
+        "CONSUMERS": schedule.consumers,
+        "CONSUMER_REGISTERS": consumer_registers(schedule, ctas),
+        "PRODUCER_REGISTERS": producer_registers(schedule),
+    }
+    work = triton.cdiv(m, schedule.cta_m) * triton.cdiv(n, schedule.cta_n) * splits
+    grid = (min(schedule.persistent_ctas_per_sm * sms, work) if schedule.persistent_ctas_per_sm else work, 1, 1)
+    limit = launch_registers(schedule, ctas) if ctas > 1 else None
+    gemm = Call(wgmma_gemm, grid, arguments, constants, schedule.warps // schedule.consumers, schedule.stages, limit)
+    return [gemm] if out is c else [gemm, sum_splits_call(out, c)]
+
+
+supports = wgmma_supports
+scratch = wgmma_scratch
+calls = wgmma_calls
+EXPORTS = (
+    *launch.EXPORTS,
+    *raster.EXPORTS,
+    *reduction.EXPORTS,
+    *tma_family.EXPORTS,
+    *wgmma_parts.EXPORTS,
+    *(wgmma_multiply, wgmma_multiply_deferred, wgmma_gemm),
+    *(shared_layout, part_widths, instruction_n, mma_layouts, epilogue_buffers, resident_ctas, launch_registers, consumer_registers),
+    *(producer_registers, tile_obstacle, wgmma_obstacle, wgmma_supports, wgmma_scratch, swizzled, wgmma_calls),
+)
