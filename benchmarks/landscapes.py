@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cost_models.fitting import Sample
 from db.reading import open_reader
-from search_spaces.constraints import CONSTRAINTS, Facts
+from search_spaces.checks import Facts
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
 from search_spaces.problem import Problem

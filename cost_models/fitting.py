@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration, constants
-from cost_models.hierarchy import Work, evaluate, prepare
+from cost_models.hierarchy import evaluate
+from cost_models.work import Work, prepare
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
 from search_spaces.problem import Problem

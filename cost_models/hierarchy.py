@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from cost_models.calibration import Calibration
 from cost_models.estimate import EstimateTable, Seconds
 from cost_models.raster import dram_bytes, footprint, l2_step_elements
+from cost_models.streaming import streaming_levels
+from cost_models.work import Work, prepare
 from search_spaces.hardware import Hardware
-from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes, loads_by_tma
-from search_spaces.occupancy import occupancy
+from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.table import ScheduleTable
 
@@ -28,63 +29,6 @@ FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM; what DeepGEMM's heuristics t
 LINE_BYTES = 128
 WARP_COPY_BYTES = 512  # of one warp-wide 16-byte copy
 WARP_LOAD_CLOCKS = 4.0  # of an SM's load unit for one warp-wide load that is too narrow for cp.async
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the terms share and no constant changes. Floats, one per row."""
-
-    table: ScheduleTable
-    lowering: Lowering
-    problem: Problem
-    hardware: Hardware
-    resident: Seconds  # CTAs per SM that work at once
-    steps: Seconds
-    ctas: Seconds  # CTA tiles times splits; under stream-K no fewer than work at once
-    tma: NDArray[np.bool_]
-    wgmma: NDArray[np.bool_]
-    rows: Seconds  # of A that a CTA asks for: TMA leaves out those past the end, pointers wrap to ones that exist
-    columns: Seconds  # of B
-
-    @property
-    def clock_hz(self) -> float:
-        return self.hardware.clock_hz
-
-    @property
-    def sms(self) -> float:
-        return self.hardware.need("sms")
-
-    @property
-    def slots(self) -> Seconds:
-        """CTAs that work at once on the whole chip."""
-        return self.sms * self.resident
-
-    @property
-    def step_bytes(self) -> Seconds:
-        """Operand bytes that one CTA fetches for one K step."""
-        return np.asarray(self.table.cta_k * (self.rows + self.columns) * self.problem.element_bytes)
-
-    @property
-    def tile_bytes(self) -> Seconds:
-        """Operand bytes that one K step takes in shared memory, with what lies past the end."""
-        return (self.table.cta_k * (self.table.cta_m + self.table.cta_n) * self.problem.element_bytes).astype(np.float64)
-
-
-def prepare(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware) -> Work:
-    registers = np.minimum(lowering.registers_per_thread, hardware.max_registers_per_thread)
-    fits = occupancy(hardware, warps=table.warps, registers_per_thread=registers, shared_memory_bytes=lowering.shared_memory_bytes)
-    resident = np.maximum(fits.ctas_per_sm, 1).astype(np.float64)
-    resident = np.where(table.persistent_ctas_per_sm > 0, np.minimum(resident, table.persistent_ctas_per_sm), resident)
-    stream = table.stream_k == 1
-    tiles = lowering.tiles.astype(np.float64)
-    ctas = np.where(stream, np.maximum(tiles, hardware.need("sms") * table.persistent_ctas_per_sm), tiles * table.split_k)
-    resident = np.minimum(resident, np.maximum(np.ceil(ctas / hardware.need("sms")), 1.0))
-    tma = loads_by_tma(table)
-    rows = np.where(tma, lowering.m / np.maximum(lowering.tiles_m, 1), table.cta_m)
-    columns = np.where(tma, lowering.n / np.maximum(lowering.tiles_n, 1), table.cta_n)
-    steps = np.where(stream, lowering.k_steps * tiles / ctas, lowering.k_steps)
-    wgmma = (lowering.mma_version != MMA_SYNC) & (lowering.mma_version != FMA)
-    return Work(table, lowering, problem, hardware, resident, steps, ctas, tma, wgmma, rows, columns)
 
 
 def estimate(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
@@ -129,16 +73,22 @@ class _Levels:
     per_cta: dict[str, Seconds]  # what the CTAs of an SM share
     apart: dict[str, Seconds]  # what each CTA waits for on its own
     dram: Seconds
+    in_turns: NDArray[np.bool_]  # two tiles are worked on at once, and one multiplies while the other waits
 
     def wave(self, resident: Seconds, ctas: Seconds) -> Seconds:
         """Seconds of one K step of `ctas` CTAs, `resident` on an SM: the fourth root of the sum of the levels' fourth powers.
 
         It is never less than the slowest level and little more where that is far ahead; levels that are close hold each other up. A high
-        power would be the slowest level alone. 4, 5 and 6 rank the landscapes about equally well, and 4 needs two square roots.
+        power would be the slowest level alone. 4, 5 and 6 rank the landscapes about equally well, and 4 needs two square roots. Of two
+        tiles in turn, one fills the other's gaps: eighth powers put 128x128 tiles in turn beside 128x256 tiles one by one, which they
+        led by 1 to 4 % on six shapes measured on an H200.
         """
-        shared = sum(_fourth(level) for level in self.per_cta.values())
-        own = sum(_fourth(level) for level in self.apart.values())
-        return np.asarray(np.sqrt(np.sqrt(_fourth(resident) * shared + own + _fourth(ctas * self.dram))))
+        levels = [resident * level for level in self.per_cta.values()] + [*self.apart.values(), ctas * self.dram]
+        fourths = [_fourth(level) for level in levels]
+        one = np.sqrt(np.sqrt(sum(fourths)))
+        if not self.in_turns.any():
+            return np.asarray(one)
+        return np.where(self.in_turns, np.sqrt(np.sqrt(np.sqrt(sum(fourth * fourth for fourth in fourths)))), one)
 
     def terms(self, w: Work, wave: Seconds) -> dict[str, Seconds]:
         """What each level alone would take for the whole launch."""
@@ -161,7 +111,12 @@ def _levels(w: Work, c: Calibration, dram: Seconds) -> _Levels:
         "issue": _issue_step(w, c),
     }
     apart = {"latency": _latency_step(w, c), "hot_line": _hot_line_step(w, c)}
-    return _Levels(per_cta, apart, dram / (w.ctas * w.steps) / (w.hardware.dram_bytes_per_second * c.dram_share))
+    if w.stream.any():
+        own = streaming_levels(w, c)
+        per_cta = {name: np.where(w.stream, own.get(name, level), level) for name, level in per_cta.items()}
+        apart = {name: np.where(w.stream, own.get(name, level), level) for name, level in apart.items()}
+    dram_step = dram / (w.ctas * w.steps) / (w.hardware.dram_bytes_per_second * c.dram_share)
+    return _Levels(per_cta, apart, dram_step, w.table.consumers > 1)
 
 
 def _floor(w: Work) -> float:
@@ -276,14 +231,14 @@ def _prologue(w: Work, c: Calibration, waves: Seconds) -> Seconds:
     """The first tile's way from DRAM, once per wave. CTAs that share an SM overlap it, and a fused loop over tiles has it once. A share of
     stream-K begins once more for each part of a tile."""
     waves = waves + np.where(w.table.stream_k == 1, 1.0 + w.lowering.tiles / w.ctas, 0.0)
-    return np.where(w.table.flatten == 1, c.load_latency_seconds, c.load_latency_seconds * (1 + (waves - 1) / w.resident))
+    return np.where(w.runs_on, c.load_latency_seconds, c.load_latency_seconds * (1 + (waves - 1) / w.resident))
 
 
 def _epilogue(w: Work, c: Calibration) -> Seconds:
     """Seconds to store C in its own type, or fp32 partials; a fused loop over tiles overlaps all but the last wave's."""
     bytes_out = np.where(w.table.split_k > 1, ACCUMULATOR_BYTES, w.problem.out_bytes)
     m, n = np.minimum(w.table.cta_m, w.lowering.m), np.minimum(w.table.cta_n, w.lowering.n)
-    at_end = np.where(w.table.flatten == 1, np.minimum(w.slots, w.ctas), w.ctas)
+    at_end = np.where(w.stores_aside, np.minimum(w.slots, w.ctas), w.ctas)
     return np.asarray(at_end * m * n * bytes_out / (w.hardware.dram_bytes_per_second * c.store_share))
 
 

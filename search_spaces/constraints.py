@@ -8,17 +8,18 @@ to the first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from search_spaces.hardware import Hardware
-from search_spaces.lowering import FMA, TCGEN05, WGMMA, Lowering, cdiv, loads_by_tma
+from search_spaces.checks import Check, Constraint, Facts
+from search_spaces.fragment_checks import FRAGMENT_CHECKS
+from search_spaces.lowering import FMA, TCGEN05, WGMMA, cdiv
 from search_spaces.occupancy import WARP_THREADS, occupancy
-from search_spaces.problem import ACCUMULATOR_BYTES, Problem
-from search_spaces.streaming import MOST_ROWS, column_sharing, streams
-from search_spaces.table import ScheduleTable
+from search_spaces.problem import ACCUMULATOR_BYTES
+from search_spaces.ring_checks import RING_CHECKS
+from search_spaces.ringed import launched_warps
+from search_spaces.streaming import MOST_ROWS, column_sharing
 
 LEAST_TILE = 16  # tl.dot pads smaller M and N to the instruction, and takes no K below 16 for 16-bit types
 MAX_TILE_ELEMENTS = 2**20  # Triton's limit on the elements of one tensor
@@ -27,48 +28,6 @@ TMA_ALIGNMENT_BYTES = 16
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 TENSOR_MEMORY_COLUMNS = 512
 SHORT_EXTENT = 128  # rows that do not fill two of wgmma's 64-row instructions
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that a constraint may look at."""
-
-    table: ScheduleTable
-    problem: Problem
-    hardware: Hardware
-    lowering: Lowering
-
-    @property
-    def tma(self) -> NDArray[np.bool_]:
-        return loads_by_tma(self.table)
-
-    @property
-    def stream(self) -> NDArray[np.bool_]:
-        return streams(self.table)
-
-
-@dataclass(frozen=True)
-class Check:
-    """What each row needs against what there is. `ok` says which rows pass; left out, those that need no more than the limit.
-
-    `sentence` is a format string over `need`, `limit`, `gpu` and the names of the schedule's axes.
-    """
-
-    sentence: str
-    need: ArrayLike
-    limit: ArrayLike
-    ok: NDArray[np.bool_] | None = None
-
-    def passes(self) -> NDArray[np.bool_]:
-        """Broadcasts to the rows."""
-        return self.ok if self.ok is not None else np.asarray(np.asarray(self.need) <= np.asarray(self.limit))
-
-
-@dataclass(frozen=True)
-class Constraint:
-    name: str
-    reason: str
-    check: Callable[[Facts], Check]
 
 
 CONSTRAINTS: list[Constraint] = []
@@ -85,8 +44,9 @@ def _is_power_of_two(column: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 @constraint
 def power_of_two_tile(f: Facts) -> Check:
-    """Triton's tensors have edges that are powers of two."""
-    edges = np.stack(np.broadcast_arrays(f.table.cta_m, f.table.cta_n, f.table.cta_k))
+    """Triton's tensors have edges that are powers of two; a family with a ring puts a tile's columns together from two."""
+    cta_n = np.where(f.ring & (f.ring_rules.rest > 0), f.ring_rules.rest, f.table.cta_n)
+    edges = np.stack(np.broadcast_arrays(f.table.cta_m, cta_n, f.table.cta_k))
     wrong = np.where(_is_power_of_two(edges), 0, edges).max(axis=0)
     nearest = 2 ** np.round(np.log2(np.maximum(wrong, 1))).astype(np.int64)
     return Check("a tile edge of {need} is no power of two; the nearest is {limit}", wrong, nearest, ok=wrong == 0)
@@ -113,7 +73,9 @@ def tile_elements(f: Facts) -> Check:
 def cta_threads(f: Facts) -> Check:
     """A CTA has at most 1024 threads."""
     return Check(
-        "{warps} warps are {need} threads, a CTA has at most {limit}", f.table.warps * WARP_THREADS, f.hardware.max_threads_per_cta
+        "{warps} warps are {need} threads, a CTA has at most {limit}",
+        launched_warps(f.table) * WARP_THREADS,
+        f.hardware.max_threads_per_cta,
     )
 
 
@@ -136,7 +98,8 @@ def kernel_variants(f: Facts) -> Check:
     """The kernels fuse the loops or not (flatten 0 or 1), and store the accumulator whole or in halves (epilogue_subtile 1 or 2)."""
     fused = f.table.flatten > 1
     need, limit = np.where(fused, f.table.flatten, f.table.epilogue_subtile), np.where(fused, 1, 2)
-    return Check("flatten={flatten} epilogue_subtile={epilogue_subtile}: {need} is over the {limit} that the kernels have", need, limit)
+    sentence = "flatten={flatten} epilogue_subtile={epilogue_subtile}: {need} is over the {limit} that the kernels have"
+    return Check(sentence, need, limit, ok=(need <= limit) | (f.ring & ~fused))
 
 
 @constraint
@@ -273,7 +236,8 @@ def idle_rows(f: Facts) -> Check:
 @constraint
 def pipeline_depth(f: Facts) -> Check:
     """A pipeline deeper than the loop it serves holds buffers that are never filled."""
-    runs_on = f.table.flatten == 1  # the fused loop prefetches across tiles
+    # a fused loop prefetches across tiles, a producer of its own as well
+    runs_on = (f.table.flatten == 1) | (f.ring & (f.table.persistent_ctas_per_sm > 0))
     steps = np.maximum(f.lowering.k_steps, 2)
     return Check("{need} stages for a loop of {limit} steps", f.table.stages, steps, ok=runs_on | (f.table.stages <= steps))
 
@@ -314,8 +278,9 @@ def same_persistent_grid(f: Facts) -> Check:
 def resident_grid(f: Facts) -> Check:
     """A persistent grid asks for no more CTAs per SM than fit there at once."""
     low = f.lowering
-    least_registers = np.minimum(low.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
-    fits = occupancy(f.hardware, warps=f.table.warps, registers_per_thread=least_registers, shared_memory_bytes=low.shared_memory_bytes)
+    least = np.minimum(low.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
+    least, warps = np.where(f.ring, low.registers_per_thread, least), launched_warps(f.table)
+    fits = occupancy(f.hardware, warps=warps, registers_per_thread=least, shared_memory_bytes=low.shared_memory_bytes)
     sentence = "{need} persistent CTAs per SM, of which {gpu} holds {limit}"
     return Check(
         sentence, f.table.persistent_ctas_per_sm, fits.ctas_per_sm, ok=f.table.persistent_ctas_per_sm <= np.maximum(fits.ctas_per_sm, 1)
@@ -377,7 +342,7 @@ def swap_pays(f: Facts) -> Check:
 @constraint
 def swapped_parts(f: Facts) -> Check:
     """The second launch of split-K adds parts of C, not of C^T."""
-    off = (f.table.swap_ab == 1) & (f.table.split_k > 1) & (f.table.fused_reduction == 0)
+    off = (f.table.swap_ab == 1) & (f.table.split_k > 1) & (f.table.fused_reduction == 0) & ~f.ring
     return Check("swap_ab with split_k={need} needs fused_reduction, or split_k={limit}", f.table.split_k, 1, ok=~off)
 
 
@@ -398,3 +363,7 @@ def stream_step(f: Facts) -> Check:
     ok = ~f.stream | (whole & ((f.table.split_k == 1) | (f.table.fused_reduction == 1)))
     sentence = "a K step of {need}, {limit} loaded at once: a multiple, 16 loads a thread at most; split_k={split_k} needs fused_reduction"
     return Check(sentence, f.table.cta_k, least, ok=ok)
+
+
+for check in (*RING_CHECKS, *FRAGMENT_CHECKS):
+    constraint(check)

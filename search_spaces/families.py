@@ -12,7 +12,7 @@ import yaml
 from search_spaces.errors import UserError
 from search_spaces.schedule import AXES
 
-LOADS = ("pointer", "tma", "stream")
+LOADS = ("pointer", "tma", "ring", "stream", "fragment")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.families import families
+from search_spaces.fragments import fragment_columns, fragmented
 from search_spaces.hardware import Hardware
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.ringed import RingRules, lowered_ring, ringed
 from search_spaces.schedule import Schedule, Tile
 from search_spaces.streaming import streamed, streams
 from search_spaces.table import Column, ScheduleTable
@@ -69,7 +71,7 @@ def cdiv(a: NDArray[np.int32] | int, b: NDArray[np.int32] | int) -> Column:
 
 
 def loads_by_tma(table: ScheduleTable) -> Flags:
-    return table.is_family(name for name, family in families().items() if family.loads == "tma")
+    return table.is_family(name for name, family in families().items() if family.loads in ("tma", "ring"))
 
 
 def stores_by_tma(problem: Problem) -> bool:
@@ -115,10 +117,20 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
         m=m.astype(np.int32),
         n=n.astype(np.int32),
     )
+    ring = ringed(table)
+    if ring.any():
+        own = lowered_ring(RingRules(table, problem, stores_by_tma(problem))) | {"mma_version": np.full(table.shape, WGMMA)}
+        lowered = _replaced(lowered, ring, own)
     rows = streams(table)
-    if not rows.any():
-        return lowered
-    own = streamed(table, problem, hardware) | {"mma_version": np.full(table.shape, FMA)}
+    if rows.any():
+        lowered = _replaced(lowered, rows, streamed(table, problem, hardware) | {"mma_version": np.full(table.shape, FMA)})
+    rows = fragmented(table)
+    if rows.any():
+        lowered = _replaced(lowered, rows, fragment_columns(table) | {"mma_version": np.full(table.shape, MMA_SYNC)})
+    return lowered
+
+
+def _replaced(lowered: Lowering, rows: Flags, own: dict[str, NDArray[np.int64]]) -> Lowering:
     return replace(lowered, **{name: np.where(rows, column, getattr(lowered, name)) for name, column in own.items()})
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.constraints import CONSTRAINTS, Check, Constraint, Facts
+from search_spaces.checks import Check, Constraint, Facts
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import family
 from search_spaces.grid import ScheduleGrid

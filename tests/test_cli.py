@@ -65,7 +65,7 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
             "tuner: regret '1' is no share below 1; give a percentage such as 1%, a share such as 0.01, or 0 for no such end",
         ),
         ((*SEARCH, "64x64x64", "--model", "luck"), "tuner: no cost model named 'luck'; known: hierarchy, roofline"),
-        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has gemv, pointer, tma"),
+        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has gemv, pointer, skinny, tma"),
         ((*SEARCH, "64x64x64", "--space", "none"), "tuner: no space named 'none'; known: default, or a YAML file"),
     ],
 )
@@ -249,4 +249,4 @@ def test_repacked_weights_are_said_and_ranked_as_aligned() -> None:
     ran = tuner("explain", "--shape", "4096x4096x4100", "--gpu", "h100", "--prepack", "ab", "--top-k", "1")
     assert "a repacked once: lda is 4160 in place of 4100\nb repacked once: ldb is 4160 in place of 4100" in ran.stderr
     assert " d1 " not in ran.stdout
-    assert "no such choice" not in refused("explain", "--shape", "64x64x64", "--gpu", "h100", "--prepack", "c")
+    assert refused("explain", "--shape", "64x64x64", "--gpu", "h100", "--prepack", "c") == "tuner: --prepack 'c': give a, b or ab"

@@ -82,6 +82,21 @@ def test_few_tiles_with_a_long_k_are_split(h100: Hardware) -> None:
     assert best.split_k > 1 or best.stream_k
 
 
+def test_one_row_is_streamed_past(h100: Hardware) -> None:
+    """At M = 1 the weights' bytes over the bandwidth are all that counts: the first choice loads them once, and comes near that."""
+    problem = Problem(m=1, n=28672, k=4096)
+    ranking = rank(problem, h100, load_space("default"))
+    assert ranking.table.schedule(0).family in ("gemv", "skinny")
+    assert 1 <= ranking.estimates.seconds[0] * h100.dram_bytes_per_second / problem.least_bytes < 1.15
+
+
+def test_a_streamed_column_count_costs_no_hot_line(h100: Hardware) -> None:
+    """A lies in L1, so that no line of L2 is asked for by every CTA; a pointer tile of one row wraps to one line in each of its rows."""
+    problem = Problem(m=1, n=4096, k=4096)
+    assert model(["gemv 1x1x2048 w4 s1"], problem, h100).terms["hot_line"][0] == 0
+    assert model(["pointer 16x64x64 w4 s3"], problem, h100).terms["hot_line"][0] > 0
+
+
 def test_narrow_instructions_cost_what_shared_memory_ports_allow(h100: Hardware) -> None:
     """wgmma m64n16 takes 20 clocks for 8 of tensor work; m64n128, with eight times the work, the 64 of its tensor work."""
     narrow = model(["tma 64x16x64 w4 s4"], Problem(m=64, n=16, k=4096), h100).terms["tensor_core"][0]

@@ -166,7 +166,7 @@ OUR_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32
 
 def compiled_as_for_tensors(text: str, tensors: list[torch.Tensor], alignment_bytes: int = 16) -> None:
     """Outlines lead to the launches, and to the binaries, that tensors do."""
-    a, b, c = (outline(OUR_NAMES[x.dtype], tuple(x.shape), x.stride()) for x in tensors)
+    a, b, c = (outline(OUR_NAMES[x.dtype], tuple(x.shape), x.stride(), x.data_ptr() % 16) for x in tensors)
     theirs, ours = calls(text, *tensors), calls(text, a, b, c)
     assert len(theirs) == len(ours)
     for their, own in zip(theirs, ours, strict=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.constraints import CONSTRAINTS, Facts
+from search_spaces.checks import Facts
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower, lower_one
 from search_spaces.problem import Problem

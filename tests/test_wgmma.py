@@ -14,13 +14,16 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
+from search_spaces.gpu_files import load_gpu
+from search_spaces.lowering import lower_one
 from search_spaces.problem import Problem
 from search_spaces.schedule import parse_schedule
 from tuner.binaries import read_binary
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call
 from tuner.kernels.specialise import compile_call, cuda_target, source_of
-from tuner.kernels.wgmma import consumer_registers, launch_registers, wgmma_obstacle, wgmma_supports
+from tuner.kernels.wgmma import wgmma_supports
+from tuner.kernels.wgmma_plan import consumer_registers, launch_registers, part_widths, resident_ctas, wgmma_obstacle
 from tuner.operands import Outline, outlines, scratch_outline, view_of
 
 SM_90 = cuda_target(90)
@@ -44,36 +47,55 @@ def calls(text: str, problem: Problem, *, as_tensors: bool = False) -> list[Call
     return found
 
 
-# bytes of shared memory that hold tiles, registers that a consumer's thread gets, instruction
+# bytes of shared memory that hold tiles, registers that a thread is launched with and a consumer's has, instruction
 COMPILED = {
     # 4 * (128 + 256) * 64 * 2 for the operands, 2 * 128 * 64 * 2 for slices of C
-    "128x256x64 w8 s4 g8 p1 e4": (196608 + 32768, 240, "m64n256k16"),
-    "128x256x64 w8 s4 g8 p1 e4 f1": (196608 + 32768, 240, "m64n256k16"),
-    "256x128x64 w8 s4 g8 p1 e2": (196608 + 32768, 240, "m64n128k16"),
-    "128x256x64 w8 s3 i128 g8 e1": (147456 + 65536, 240, "m64n128k16"),
-    "64x256x64 w8 n2 s4 g8 e1": (163840 + 32768, 240, "m64n128k16"),
-    "128x128x64 w4 s5 g8 p1 e2 f1": (163840 + 16384, 256, "m64n128k16"),
-    "128x128x64 w8 c2 s5 g8 p1 e2": (163840 + 2 * 16384, 240, "m64n128k16"),  # a slice for each consumer
-    "64x128x64 w4 s4 g8 p2 e2": (98304 + 8192, 232, "m64n128k16"),  # two CTAs share the registers of an SM
-    "64x64x128 w4 s3 e1": (98304 + 8192, 256, "m64n64k16"),
+    "128x256x64 w8 s4 g8 p1 e4": (196608 + 32768, 168, 240, "m64n256k16"),
+    "128x256x64 w8 s4 g8 p1 e4 f1": (196608 + 32768, 168, 240, "m64n256k16"),
+    "256x128x64 w8 s4 g8 p1 e2": (196608 + 32768, 168, 240, "m64n128k16"),
+    "128x256x64 w8 s3 i128 g8 e1": (147456 + 65536, 168, 240, "m64n128k16"),
+    "64x256x64 w8 n2 s4 g8 e1": (163840 + 32768, 168, 240, "m64n128k16"),
+    "128x128x64 w4 s5 g8 p1 e2 f1": (163840 + 16384, 255, 256, "m64n128k16"),
+    "128x128x64 w8 c2 s5 g8 p1 e2": (163840 + 2 * 16384, 168, 240, "m64n128k16"),  # a slice for each consumer
+    "64x128x64 w4 s4 g8 p2 e2": (98304 + 8192, 128, 232, "m64n128k16"),  # two CTAs share the registers of an SM
+    "64x64x128 w4 s3 e1": (98304 + 8192, 128, 232, "m64n64k16"),  # and do so here, for there is shared memory for two
+    "64x16x64 w4 s4": (40960 + 2048, 64, 104, "m64n16k16"),  # four
+    "128x192x64 w8 s4 g8 p1 e3 f1": (163840 + 2 * 16384, 168, 240, "m64n128k16"),  # and m64n64k16; slices of 64 columns
+    "256x192x64 w8 s3 g8 p1 e6": (172032 + 2 * 16384, 168, 240, "m64n128k16"),
+    "64x96x64 w4 s4 g8 e3 x1": (81920 + 2 * 4096, 128, 232, "m64n64k16"),
 }
 
 
 @pytest.mark.parametrize(("words", "expected"), COMPILED.items())
-def test_what_a_cta_takes(words: str, expected: tuple[int, int, str]) -> None:
-    tile_bytes, registers, instruction = expected
-    compiled = compile_call(calls(f"wgmma {words}", Problem(m=4096, n=4096, k=4096))[0], SM_90)
+def test_what_a_cta_takes(words: str, expected: tuple[int, int, int, str]) -> None:
+    tile_bytes, launched, given, instruction = expected
+    schedule, problem = parse_schedule(f"wgmma {words}"), Problem(m=4096, n=4096, k=4096)
+    compiled = compile_call(calls(f"wgmma {words}", problem)[0], SM_90)
     binary, ptx = read_binary(compiled), compiled.asm["ptx"]
     assert binary.mma_instruction == f"wgmma {instruction}"
     assert binary.spill_slots == 0
-    assert tile_bytes < binary.shared_memory_bytes <= tile_bytes + 256  # the rest holds barriers and what the producer is told
-    assert consumer_registers(parse_schedule(f"wgmma {words}")) == registers
-    assert registers in map(int, re.findall(r"setmaxnreg\.inc\S*\s+(\d+)", ptx))
+    assert tile_bytes < binary.shared_memory_bytes <= tile_bytes + 280  # the rest holds barriers and what other warps are told
+    assert binary.registers == launched
+    assert given in map(int, re.findall(r"setmaxnreg\.inc\S*\s+(\d+)", ptx))
     assert "cp.async.bulk.tensor.2d.global.shared" in ptx
+    lowering = lower_one(schedule, problem, load_gpu("h200"))
+    assert lowering.shared_memory_bytes[0] == binary.shared_memory_bytes
+    assert lowering.registers_per_thread[0] == launched
+    assert f"wgmma {instruction}" == f"wgmma m64n{lowering.mma_n[0]}k16"
+    assert consumer_registers(schedule, resident_ctas(schedule, 2)) == given
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("words", ["128x256x64 w8 s4 g8 p1 e4", "256x128x64 w8 s4 g8 p1 e4 f1", "128x128x64 w8 c2 s5 g8 p1 e2"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "128x256x64 w8 s4 g8 p1 e4",
+        "256x128x64 w8 s4 g8 p1 e4 f1",
+        "128x128x64 w8 c2 s5 g8 p1 e2",
+        "256x192x64 w8 s3 g8 p1 e6",
+        "128x192x64 w8 s4 g8 p1 e3 f1",
+    ],
+)
 def test_mmas_are_not_run_one_by_one(tmp_path: Path, words: str, layout: str) -> None:
     """ptxas says so in a remark, which Triton drops."""
     file = tmp_path / "kernel.ptx"
@@ -136,9 +158,12 @@ def test_outlines_compile_to_what_tensors_launch(words: str, problem: Problem) -
         ("64x256x64 w8 s3", "8 warps of 16 rows along M for a tile of 64 rows; it must have as many, and a multiple of 64"),
         ("32x256x64 w4 s3", "4 warps of 16 rows along M for a tile of 32 rows; it must have as many, and a multiple of 64"),
         ("64x64x64 w8 n2 i64 s3", "instruction N 64 for 2 warps along 64 columns"),
+        ("128x224x64 w8 s3 e7", "a tile of 224 columns; it must be a power of two, or the sum of two from 16 on"),
+        ("128x192x64 w8 c2 s3 e3", "a tile of 192 columns"),
+        ("128x192x64 w8 s3 e2", "2 slices of 192 columns; each must hold 8, a power of two, and no more than the tile's 64 last"),
         ("64x64x64 w4 i12 s3", "instruction N 12 for 1 warps along 64 columns"),
-        ("128x256x64 w8 n2 s3 e2", "a slice of 128 columns; it must hold 8, and whole instructions of all 2 warps along N"),
-        ("64x16x64 w4 s3 e4", "a slice of 4 columns"),
+        ("128x256x64 w8 n2 s3 e2", "a slice of 128 columns; it must hold whole instructions of all 2 warps along N"),
+        ("64x16x64 w4 s3 e4", "4 slices of 16 columns; each must hold 8"),
         ("64x64x64 w4 s1", "1 stages; a step's buffers are given back while the next one runs, which takes 2"),
         ("64x64x512 w4 s2 f1", "flatten with 1 consumers and 1 steps of K; it needs 1 consumer and 2 steps"),
         ("64x64x64 w8 c2 s3 f1", "flatten with 2 consumers and 8 steps of K"),
@@ -160,5 +185,20 @@ def test_refusals_of_tensors() -> None:
 def test_registers_of_an_sm_are_shared_out() -> None:
     """65536 registers; 4 warps more than the consumers' are launched, of which the producer keeps 24 registers a thread."""
     one, two = parse_schedule("wgmma 128x256x64 w8 s4 p1"), parse_schedule("wgmma 128x128x64 w4 s3 p2")
-    assert (launch_registers(one), consumer_registers(one)) == (168, 240)  # 65536 / 384 = 170; (168 * 12 - 4 * 24) / 8 = 240
-    assert (launch_registers(two), consumer_registers(two)) == (128, 232)  # 65536 / 512; (128 * 8 - 4 * 24) / 4 = 232
+    assert (launch_registers(one, 1), consumer_registers(one, 1)) == (168, 240)  # 65536 / 384 = 170; (168 * 12 - 4 * 24) / 8 = 240
+    assert (launch_registers(two, 2), consumer_registers(two, 2)) == (128, 232)  # 65536 / 512; (128 * 8 - 4 * 24) / 4 = 232
+
+
+def test_ctas_that_share_an_sm_without_a_persistent_grid() -> None:
+    def ctas(words: str, out_bytes: int = 2) -> int:
+        return resident_ctas(parse_schedule(f"wgmma {words}"), out_bytes)
+
+    assert ctas("128x128x64 w4 s3 e2") == 2  # 2 * (98304 + 16384 + 1536) bytes of 233472
+    assert ctas("128x128x64 w4 s3 e1") == 1  # 2 * (98304 + 32768 + 1536)
+    assert ctas("128x128x64 w4 s3 e1", out_bytes=0) == 2
+    assert ctas("64x256x64 w4 s2 e4") == 1  # 128 registers are too few to begin with for an instruction of 256 columns
+    assert ctas("64x16x64 w4 s4") == 4
+
+
+def test_parts_of_a_tile() -> None:
+    assert [part_widths(columns) for columns in (256, 192, 96, 160, 48)] == [(256,), (128, 64), (64, 32), (128, 32), (32, 16)]

@@ -83,7 +83,6 @@ def problem_options(command: Command) -> Command:
         click.option(
             "--prepack",
             default="",
-            type=click.Choice(["", "a", "b", "ab"]),
             help="Operands that you repack once where their rows are not 16-byte aligned, such as weights: the product is tuned, and"
             " recorded, with the leading dimension that this gives them.",
         ),
@@ -93,6 +92,8 @@ def problem_options(command: Command) -> Command:
         (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
         kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
         problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
+        if prepack not in ("", "a", "b", "ab"):
+            raise UserError(f"--prepack {prepack!r}: give a, b or ab")
         asked, problem = problem, problem.prepacked(prepack)
         for name in ("lda", "ldb"):
             if getattr(asked, name) != getattr(problem, name):

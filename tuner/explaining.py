@@ -13,7 +13,8 @@ import numpy as np
 from db.faults import check_file, resolve
 from db.reading import open_reader
 from db.records import Record
-from search_spaces.constraints import CONSTRAINTS, Facts
+from search_spaces.checks import Facts
+from search_spaces.constraints import CONSTRAINTS
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
 from search_spaces.problem import Problem

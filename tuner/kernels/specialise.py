@@ -26,7 +26,7 @@ def cuda_target(compute_capability: int) -> GPUTarget:
 
 
 def signature_of(value: Any, *, alignment_bytes: int = 16) -> tuple[str, bool]:
-    """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles a binary for. An integer of 1, and None, become constants."""
+    """(type, known to be a multiple of 16) of a kernel argument: what Triton compiles for. An integer of 1, and None, become constants."""
     if isinstance(value, TensorDescriptor):
         return f"tensordesc<{DTYPE_NAMES[str(value.base.dtype)]}{list(value.block_shape)}>", False
     if isinstance(value, hopper.TensorDescriptor):  # Gluon's says how its tile lies in shared memory

@@ -30,8 +30,10 @@ def tile_buffers(descriptor, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def zero_part(CTA_M: gl.constexpr, buffers, B_TRANSPOSED: gl.constexpr, LAYOUT: gl.constexpr):
+def zero_part(CTA_M: gl.constexpr, b_buffers, B_TRANSPOSED: gl.constexpr, LAYOUTS: gl.constexpr, PART: gl.constexpr):
+    buffers = b_buffers[PART]
     WIDTH: gl.constexpr = buffers.shape[1] if B_TRANSPOSED else buffers.shape[2]
+    LAYOUT: gl.constexpr = LAYOUTS[PART]
     return gl.zeros([CTA_M, WIDTH], gl.float32, LAYOUT)
 
 
@@ -40,7 +42,7 @@ def zero_parts(CTA_M: gl.constexpr, b_buffers, B_TRANSPOSED: gl.constexpr, LAYOU
     """An accumulator for each part of a tile's columns."""
     parts = ()
     for i in gl.static_range(len(b_buffers)):
-        parts += (zero_part(CTA_M, b_buffers[i], B_TRANSPOSED, LAYOUTS[i]),)
+        parts += (zero_part(CTA_M, b_buffers, B_TRANSPOSED, LAYOUTS, i),)  # type: ignore[assignment]
     return parts
 
 
@@ -104,7 +106,7 @@ def multiply_step(
     started = ()
     for i in gl.static_range(len(accumulators)):
         b = b_buffers[i].index(slot)
-        started += (
+        started += (  # type: ignore[assignment]
             warpgroup_mma(
                 a.permute((1, 0)) if A_TRANSPOSED else a,
                 b.permute((1, 0)) if B_TRANSPOSED else b,
@@ -176,7 +178,7 @@ def packed(block, dtype: gl.constexpr):
 def packed_parts(blocks, dtype: gl.constexpr):
     parts = ()
     for i in gl.static_range(len(blocks)):
-        parts += (packed(blocks[i], dtype),)
+        parts += (packed(blocks[i], dtype),)  # type: ignore[assignment]
     return parts
 
 
@@ -208,18 +210,21 @@ def store_slices(c, c_buffers, block, row, column, FIRST: gl.constexpr, WIDTH: g
 
 
 @gluon.jit
-def store_pointers(c, block, row, column, split, M, N, stride_cm, LAYOUT: gl.constexpr, SWAPPED: gl.constexpr):
-    # 32-bit offsets take half the registers of 64-bit ones
+def store_pointers(
+    c, block, row, column, split, M, N, stride_cm, LAYOUTS: gl.constexpr, PART: gl.constexpr, SWAPPED: gl.constexpr
+):  # fmt: skip
+    LAYOUT: gl.constexpr = LAYOUTS[PART]
+    # 32-bit offsets take half the registers of 64-bit ones; with absolute columns they are not held from tile to tile
     rows = gl.arange(0, block.shape[0], layout=gl.SliceLayout(1, LAYOUT))
-    columns = gl.arange(0, block.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    columns = column + gl.arange(0, block.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     own = gl.convert_layout(block, LAYOUT)  # nothing moves: the same layout by another name
-    inside = (rows < M - row)[:, None] & (columns < N - column)[None, :]
+    inside = (rows < M - row)[:, None] & (columns < N)[None, :]
     if SWAPPED:
-        corner = c + gl.cast(column, gl.int64) * stride_cm + row
-        gl.store(corner + (rows[:, None] + columns[None, :] * stride_cm), own, mask=inside)
+        corner = c + (split * gl.cast(N, gl.int64) + column) * stride_cm + row
+        gl.store(corner + (rows[:, None] + (columns - column)[None, :] * stride_cm), own, mask=inside)
     else:
         corner = c + (split * gl.cast(M, gl.int64) + row) * stride_cm
-        gl.store(corner + (rows[:, None] * stride_cm + (column + columns)[None, :]), own, mask=inside)
+        gl.store(corner + (rows[:, None] * stride_cm + columns[None, :]), own, mask=inside)
 
 
 @gluon.jit
@@ -234,7 +239,7 @@ def wgmma_store(
         if TMA_STORE:
             store_slices(c, c_buffers, block, row, column + i * FIRST, i * FIRST // WIDTH, WIDTH, SWAPPED)
         else:
-            store_pointers(c, block, row, column + i * FIRST, split, M, N, stride_cm, LAYOUTS[i], SWAPPED)
+            store_pointers(c, block, row, column + i * FIRST, split, M, N, stride_cm, LAYOUTS, i, SWAPPED)
 
 
 EXPORTS = (
