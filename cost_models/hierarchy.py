@@ -80,15 +80,15 @@ class _Levels:
 
         It is never less than the slowest level and little more where that is far ahead; levels that are close hold each other up. A high
         power would be the slowest level alone. 4, 5 and 6 rank the landscapes about equally well, and 4 needs two square roots. Of two
-        tiles in turn, one fills the other's gaps: eighth powers put 128x128 tiles in turn beside 128x256 tiles one by one, which they
-        led by 1 to 4 % on six shapes measured on an H200.
+        tiles in turn, one fills the other's gaps in the SM: sixteenth powers there put 128x128 tiles in turn level with 128x256 tiles one
+        by one, which they led by 1 to 4 % on six shapes measured on an H200.
         """
-        levels = [resident * level for level in self.per_cta.values()] + [*self.apart.values(), ctas * self.dram]
-        fourths = [_fourth(level) for level in levels]
-        one = np.sqrt(np.sqrt(sum(fourths)))
-        if not self.in_turns.any():
-            return np.asarray(one)
-        return np.where(self.in_turns, np.sqrt(np.sqrt(np.sqrt(sum(fourth * fourth for fourth in fourths)))), one)
+        fourths = [_fourth(resident * level) for level in self.per_cta.values()]
+        shared = sum(fourths)
+        if self.in_turns.any():
+            shared = np.where(self.in_turns, np.sqrt(np.sqrt(sum(_fourth(fourth) for fourth in fourths))), shared)
+        own = sum(_fourth(level) for level in self.apart.values())
+        return np.asarray(np.sqrt(np.sqrt(shared + own + _fourth(ctas * self.dram))))
 
     def terms(self, w: Work, wave: Seconds) -> dict[str, Seconds]:
         """What each level alone would take for the whole launch."""

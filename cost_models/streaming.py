@@ -1,5 +1,4 @@
-"""Levels of families that stream B once past few rows of A, and multiply by FMAs or, out of registers, by mma.sync: what differs from
-tiles that go through shared memory."""
+"""Levels of a family that streams B once past few rows of A and multiplies by FMAs: what differs from tiles that tensor cores multiply."""
 
 from __future__ import annotations
 
@@ -10,16 +9,14 @@ import numpy as np
 from cost_models.calibration import Calibration
 from cost_models.estimate import Seconds
 from cost_models.work import Work
-from search_spaces.fragments import MMA_K, MMA_M, MMA_N, WARP_LOAD_BYTES, fragmented, warp_shares
 
 FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
-LINE_BYTES = 128.0  # that L1 gives a clock
 LANES_PER_CLOCK = 128.0  # an SM issues four warps' instructions a clock
+MULTIPLY_ADD = 1.8  # instructions, with what moves around it: by the times of 4 to 16 rows on an H200
 CONVERSION = 1.5  # instructions for an element of 16 bits to become one of 32
 VECTOR_BYTES = 16
 LOOP_CLOCKS = 20.0  # of a warp, for a step's addresses and branch
 SHUFFLES = 5  # for a sum over the 32 lanes of a warp
-MOVES = 8  # of an MMA's share of A, whose four registers come from two loads
 LOADS_AHEAD = 4  # of a thread that loads into registers: what ptxas leaves together
 
 
@@ -29,15 +26,6 @@ def streaming_levels(w: Work, c: Calibration) -> Mapping[str, Seconds]:
     `tensor_core` is the FMAs, with what makes fp32 of 16 bits; A comes from L1, where the CTAs of an SM share it, so that neither the way
     from L2 nor one of its lines feels it. The counts of instructions are those of the kernel's SASS.
     """
-    levels = _fma_levels(w, c)
-    fragments = fragmented(w.table)
-    if not fragments.any():
-        return levels
-    own = _fragment_levels(w, c)
-    return {name: np.where(fragments, own[name], level) for name, level in levels.items()}
-
-
-def _fma_levels(w: Work, c: Calibration) -> dict[str, Seconds]:
     table, clock = w.table, w.clock_hz
     rows = np.minimum(table.cta_m, w.problem.m).astype(np.float64)
     elements = table.cta_n.astype(np.float64) * table.cta_k
@@ -46,7 +34,7 @@ def _fma_levels(w: Work, c: Calibration) -> dict[str, Seconds]:
     loads = np.maximum(step_bytes / (threads * VECTOR_BYTES), 1)
     # along K a thread's values of A are its own; along N those of a warp are one value, which each lane converts
     a_elements = rows * table.cta_k if w.problem.b_transposed else rows * elements / 8
-    instructions = rows * elements + CONVERSION * (elements + a_elements)
+    instructions = MULTIPLY_ADD * rows * elements + CONVERSION * (elements + a_elements)
     sums = SHUFFLES * rows * table.cta_n * (threads if w.problem.b_transposed else threads / 8) / np.maximum(w.steps, 1)
     in_flight = np.where(table.stages > 1, (table.stages - 1) * step_bytes, threads * VECTOR_BYTES * np.minimum(loads, LOADS_AHEAD))
     return {
@@ -56,26 +44,5 @@ def _fma_levels(w: Work, c: Calibration) -> dict[str, Seconds]:
         "l2": step_bytes / (c.l2_bytes_per_clock_per_sm * clock),
         "issue": (LOOP_CLOCKS + loads) * table.warps / (w.hardware.subpartitions_per_sm * clock),
         "latency": c.load_latency_seconds * step_bytes / in_flight,
-        "hot_line": np.zeros_like(step_bytes),
-    }
-
-
-def _fragment_levels(w: Work, c: Calibration) -> dict[str, Seconds]:
-    """Each thread has `stages` steps under way; each warp along N reads A from L1 for itself."""
-    table, clock = w.table, w.clock_hz
-    item = w.problem.element_bytes
-    step_bytes = table.cta_n.astype(np.float64) * table.cta_k * item
-    a_bytes = table.cta_m.astype(np.float64) * table.cta_k * item * warp_shares(table)[1]
-    macs = step_bytes / item * table.cta_m
-    a_fragments = a_bytes / (MMA_M * MMA_K * item)
-    instructions = (step_bytes + a_bytes) / WARP_LOAD_BYTES + macs / (MMA_M * MMA_N * MMA_K) + MOVES * a_fragments
-    rate = w.hardware.fma_per_sm_per_clock[w.problem.dtype] * c.mma_sync_share
-    return {
-        "tensor_core": macs / (rate * clock),
-        "shared_memory": (step_bytes + a_bytes) / (LINE_BYTES * clock),  # L1 is the same memory
-        "fill": step_bytes / (FILL_BYTES_PER_CLOCK * clock),
-        "l2": step_bytes / (c.l2_bytes_per_clock_per_sm * clock),
-        "issue": (LOOP_CLOCKS * table.warps + instructions) / (w.hardware.subpartitions_per_sm * clock),
-        "latency": c.load_latency_seconds / np.maximum(table.stages, 1),
         "hot_line": np.zeros_like(step_bytes),
     }

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.estimate import Seconds
-from search_spaces.fragments import fragmented
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import FMA, MMA_SYNC, Lowering, loads_by_tma
 from search_spaces.occupancy import occupancy
@@ -85,4 +84,4 @@ def prepare(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware
     columns = np.where(tma, lowering.n / np.maximum(lowering.tiles_n, 1), table.cta_n)
     steps = np.where(stream, lowering.k_steps * tiles / ctas, lowering.k_steps)
     wgmma = (lowering.mma_version != MMA_SYNC) & (lowering.mma_version != FMA)
-    return Work(table, lowering, problem, hardware, resident, steps, ctas, tma, wgmma, streams(table) | fragmented(table), rows, columns)
+    return Work(table, lowering, problem, hardware, resident, steps, ctas, tma, wgmma, streams(table), rows, columns)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.checks import Check, Constraint, Facts
-from search_spaces.fragment_checks import FRAGMENT_CHECKS
 from search_spaces.lowering import FMA, TCGEN05, WGMMA, cdiv
 from search_spaces.occupancy import WARP_THREADS, occupancy
 from search_spaces.problem import ACCUMULATOR_BYTES
@@ -365,5 +364,5 @@ def stream_step(f: Facts) -> Check:
     return Check(sentence, f.table.cta_k, least, ok=ok)
 
 
-for check in (*RING_CHECKS, *FRAGMENT_CHECKS):
+for check in RING_CHECKS:
     constraint(check)

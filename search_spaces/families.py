@@ -12,7 +12,7 @@ import yaml
 from search_spaces.errors import UserError
 from search_spaces.schedule import AXES
 
-LOADS = ("pointer", "tma", "ring", "stream", "fragment")
+LOADS = ("pointer", "tma", "ring", "stream")
 
 
 @dataclass(frozen=True, kw_only=True)

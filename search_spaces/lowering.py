@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.families import families
-from search_spaces.fragments import fragment_columns, fragmented
 from search_spaces.hardware import Hardware
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.ringed import RingRules, lowered_ring, ringed
@@ -124,9 +123,6 @@ def lower(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Lowerin
     rows = streams(table)
     if rows.any():
         lowered = _replaced(lowered, rows, streamed(table, problem, hardware) | {"mma_version": np.full(table.shape, FMA)})
-    rows = fragmented(table)
-    if rows.any():
-        lowered = _replaced(lowered, rows, fragment_columns(table) | {"mma_version": np.full(table.shape, MMA_SYNC)})
     return lowered
 
 

@@ -65,7 +65,7 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
             "tuner: regret '1' is no share below 1; give a percentage such as 1%, a share such as 0.01, or 0 for no such end",
         ),
         ((*SEARCH, "64x64x64", "--model", "luck"), "tuner: no cost model named 'luck'; known: hierarchy, roofline"),
-        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has gemv, pointer, skinny, tma"),
+        ((*SEARCH, "64x64x64", "--families", "cutlass"), "tuner: space default has no family 'cutlass'; it has gemv, pointer, tma, wgmma"),
         ((*SEARCH, "64x64x64", "--space", "none"), "tuner: no space named 'none'; known: default, or a YAML file"),
     ],
 )

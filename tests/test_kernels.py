@@ -211,7 +211,7 @@ def test_partial_sums_are_fp32_and_summed_into_c() -> None:
 
 def test_every_family_of_the_arithmetic_has_kernels() -> None:
     assert set(family_names()) == set(families())
-    with pytest.raises(UserError, match="no kernel family named 'cublas'; known: gemv, pointer, skinny, tma, wgmma"):
+    with pytest.raises(UserError, match="no kernel family named 'cublas'; known: gemv, pointer, tma, wgmma"):
         family_module("cublas")
 
 

@@ -84,13 +84,6 @@ def large_cases() -> list[Case]:
             ("gemv 1x1x2048 w4 s1", "gemv 8x4x512 w1 s1", "gemv 4x4x1024 w2 s1 k3 r1"), ((5, 4096, 4096), (16, 999, 1001))
         )
     ]
-    made += [
-        Case(schedule=s, m=m, n=n, k=k, layout="nt", sms=132)
-        for s, (m, n, k) in product(
-            ("skinny 16x16x256 w1 s1", "skinny 16x32x512 w4 s1 k3 r1", "skinny 32x64x128 w4 n4 s2"),
-            ((1, 4103, 4104), (5, 517, 136), (16, 4096, 4096), (31, 300, 1000), (8, 64, 8)),
-        )
-    ]
     made += [Case(schedule=s, m=m, n=470, k=1000, gap_c=42, sms=132) for s, m in product(schedules, (1, 15, 300))]
     made += [
         Case(schedule=f"tma 128x128x64 w4 s3 g{group}", m=extent, n=extent, k=256, sms=132)
@@ -216,7 +209,6 @@ def test_both_ways_run_the_same_binary() -> None:
         "tma 64x128x64 w4 s3",
         "tma 64x128x64 w4 s3 p1 q1",
         "wgmma 128x128x64 w8 s3 p1 e2",
-        "skinny 16x32x64 w4 s1",
     ):
         for call in calls_of(text, a, b, c):
             own = call.kernel[call.grid](**call.arguments, **call.constants, **call.options)
