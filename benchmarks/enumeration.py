@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,32 @@ UP_TO_32 = tuple(range(1, 33))
 
 
 def _space(name: str) -> Space:
-    """The default space with more values of some axes."""
-    axes = load_space("default").axes
-    groups = {"pointer": (1, 2, 4, 8, 16), "tma": (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)}
+    """The default space; that with fewer values of some axes; and `pointer` and `tma` alone with more."""
+    default = load_space("default")
+    if name == "default":
+        return default
+    axes = default.axes
     if name == "million":
-        return Space(name, {family: {**values, "group_m": groups[family]} for family, values in axes.items()})
+        fewer = {"pad": (0,), "group_m": (1, 2, 4, 16), "stages": (3, 4, 5)}
+        return Space(name, {family: {**values, **_of(values, fewer)} for family, values in axes.items()})
+    axes = {family: values for family, values in axes.items() if family in ("pointer", "tma")}
     many = {"cta_k": (16, 32, 64, 128), "stages": tuple(range(2, 9)), "split_k": UP_TO_32, "group_m": UP_TO_32}
     if name == "sampled":
         many |= {"split_k": tuple(range(1, 257)), "group_m": tuple(range(1, 201))}
-    return Space(name, {family: {**values, **many} for family, values in axes.items()})
+    many |= {"fused_reduction": (0,), "swap_ab": (0,), "pad": (0,)}
+    return Space(name, {family: {**values, **_of(values, many)} for family, values in axes.items()})
 
 
-CASES = [*(("million", shape, 7) for shape in SHAPES), *(("streamed", shape, 1) for shape in SHAPES), ("sampled", SHAPES[0], 3)]
+def _of(values: Mapping[str, tuple[int, ...]], changed: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+    """Those changes whose axis the family has."""
+    return {axis: some for axis, some in changed.items() if axis in values}
+
+
+CASES = [
+    *((name, shape, 7) for name in ("million", "default") for shape in SHAPES),
+    *(("streamed", shape, 1) for shape in SHAPES),
+    ("sampled", SHAPES[0], 3),
+]
 
 
 def _seconds(call: Callable[[], object]) -> float:
