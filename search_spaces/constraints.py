@@ -333,8 +333,8 @@ def stream_k_steps(f: Facts) -> Check:
 @constraint
 def swap_pays(f: Facts) -> Check:
     """Exchanged operands let a short M lie along the instruction's N, which may be short; of two long extents either may lie there."""
-    short = (f.lowering.n < SHORT_EXTENT) & (f.lowering.n < f.lowering.m)
-    sentence = "swap_ab with {need} rows along the instruction's N: under {limit} it pays"
+    short = (f.lowering.n <= SHORT_EXTENT) & (f.lowering.n < f.lowering.m)
+    sentence = "swap_ab with {need} rows along the instruction's N: up to {limit} it pays"
     return Check(sentence, f.lowering.n, SHORT_EXTENT, ok=(f.table.swap_ab == 0) | short)
 
 

@@ -173,6 +173,16 @@ def test_watch_stops_under_its_bound_and_not_before():
     assert watch.regret.stopped
 
 
+@pytest.mark.parametrize(("library_us", "goes_on"), [(8.0, True), (9.8, False), (12.0, False)])
+def test_a_search_goes_on_while_the_library_leads(library_us, goes_on):
+    """The best takes 10 us, and the last schedule is expected to take 400. A lead of 2 % may be the clock's."""
+    schedules = [schedule(128, group_m=group) for group in range(1, 18)]
+    watch = RegretWatch(candidates(schedules, [10.0] * 16 + [400.0]), bound=0.01, library_seconds=lambda: library_us * US)
+    watch.tell([timed(row, 10) for row in range(16)])
+    assert watch.regret.estimated < 0.01
+    assert watch.regret.stopped != goes_on
+
+
 def test_watch_without_a_bound_never_stops_and_still_estimates():
     watch = RegretWatch(candidates(FAR, [10.0, 40.0]), bound=0.0)
     watch.tell([timed(0, 10)])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+DRIFT_SHARE = 0.03  # of a time that was not taken in turn; within it the clock may have moved
 TIE_SHARE = 0.005  # closer than half a percent is a tie, however small the noise
 
 

@@ -26,14 +26,13 @@ from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.comparing import FinalsSamples
+from tuner.comparing import DRIFT_SHARE, FinalsSamples
 from tuner.compiling import close_streams, compiler_environment
 from tuner.environment import device_present
 
 READ_BYTES = 1 << 16
 DEATH_SECONDS = 30.0  # the driver can hold on to a process with a lost context for a while, killed or not
 WAIT = "--wait"  # the only argument of a process that is to read its arguments from its first line of input
-DRIFT_SHARE = 0.03  # of the library's time; more than this is told
 ERROR_CHARACTERS = 300
 
 
@@ -180,6 +179,11 @@ class MeasuringProcess:
             raise
         rounds = np.array(answer["rounds"], dtype=np.float64)
         return FinalsSamples(rounds[:, 1:], rounds[:, 0], tuple(answer["hot_l2_us"]), tuple(answer["eager_us"]))
+
+    @property
+    def library_seconds(self) -> float | None:
+        """The library's time when it was last taken."""
+        return self._anchors[-1] * 1e-6 if self._anchors else None
 
     @property
     def notes(self) -> tuple[str, ...]:

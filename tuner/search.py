@@ -150,7 +150,9 @@ def search(
     deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measured else 0)
     protocol = MeasureSettings().protocol if measured else "compile"
     candidates = Candidates(table=ranking.table, seconds=ranking.estimates.seconds, nearby=nearby_rows(store, ranking))
-    watch = RegretWatch(candidates, request.regret if measured else 0.0)
+    watch = RegretWatch(
+        candidates, request.regret if measured else 0.0, lambda: bench.process.library_seconds if bench.process is not None else None
+    )
     run = _Run(request, ranking, store, environment, run_id, protocol, deadline, report, watch)
     proposals = propose(candidates, _batches(request, bench.workers, measured=measured))
     status: RunStatus = "interrupted"

@@ -1,12 +1,14 @@
-"""When has a search found enough? Where the regret expected of stopping falls under a bound, whatever strategy proposes."""
+"""When has a search found enough? Where the regret expected of stopping falls under a bound, whatever strategy proposes. But what the
+library reaches can be reached: while it is ahead, the search goes on, whatever the measured schedules say of the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.comparing import DRIFT_SHARE
 from tuner.strategies import Candidates, Trial
 from tuner.surrogate import Surrogate
 
@@ -26,7 +28,9 @@ class Regret:
 class RegretWatch:
     """Follows a search. Estimating takes some 50 ms, so it is done only where it is asked for."""
 
-    def __init__(self, candidates: Candidates, bound: float) -> None:
+    def __init__(self, candidates: Candidates, bound: float, library_seconds: Callable[[], float | None] = lambda: None) -> None:
+        """library_seconds: the library's time as it is now, where there is one."""
+        self._library_seconds = library_seconds
         self._surrogate = Surrogate(candidates)
         self._left = np.ones(len(candidates.table), dtype=bool)
         self._untold: list[Trial] = []
@@ -44,6 +48,10 @@ class RegretWatch:
         if self.regret.bound > 0:
             self.estimate()
 
+    def _library_leads(self) -> bool:
+        best, library = self._surrogate.best_seconds, self._library_seconds()
+        return best is not None and library is not None and library < best * (1 - DRIFT_SHARE)
+
     def estimate(self) -> Regret:
         """The regret now. The search is to end where it says `stopped`."""
         if self._untold:
@@ -52,6 +60,6 @@ class RegretWatch:
             self._left[[trial.row for trial in self._untold]] = False
             self._untold = []
             estimated, bound = self._surrogate.estimated_regret(self._left), self.regret.bound
-            enough = self._told >= LEAST_TOLD or not self._left.any()
+            enough = (self._told >= LEAST_TOLD and not self._library_leads()) or not self._left.any()
             self.regret = Regret(estimated=estimated, bound=bound, stopped=enough and estimated is not None and estimated < bound)
         return self.regret
