@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import torch
-from kernel_cases import Case, Watch, check
+from kernel_cases import Case, interpret
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 # The threads of one warp share 32 columns along N, 8 elements each; or go along K together, 8 elements each.
@@ -52,15 +49,5 @@ def gemv_cases() -> list[Case]:
     return cases
 
 
-def main() -> None:
-    watch = Watch()
-    outcomes = {}
-    for case in gemv_cases():
-        watch.strays.clear()
-        outcome = check(case, "cpu", watch.run)
-        outcomes[case.name] = {"failures": [*outcome.failures, *sorted(set(watch.strays))], "kernels": outcome.kernels}
-    json.dump(outcomes, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    interpret(gemv_cases())

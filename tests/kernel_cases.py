@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -299,15 +302,27 @@ class Watch:
         return self.native.store(pointers, value, mask)
 
 
-def main() -> None:
+def interpret(cases: list[Case]) -> None:
+    """Prints what becomes of each case, as JSON."""
     watch = Watch()
     outcomes = {}
-    for case in cases():
+    for case in cases:
         watch.strays.clear()
         outcome = check(case, "cpu", watch.run)
         outcomes[case.name] = {"failures": [*outcome.failures, *sorted(set(watch.strays))], "kernels": outcome.kernels}
     json.dump(outcomes, sys.stdout)
 
 
+def interpreted_outcomes(program: str) -> dict[str, Any]:
+    """Of a program of this folder that interprets its cases: the interpreter has to be chosen before triton is imported."""
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(root / "tests" / program)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
 if __name__ == "__main__":
-    main()
+    interpret(cases())

@@ -3,16 +3,12 @@ cannot run; on Triton's interpreter and by compiling, without a GPU."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gemv_cases import gemv_cases
-from kernel_cases import Case
+from kernel_cases import Case, interpreted_outcomes
 
 from search_spaces.schedule import parse_schedule
 from tuner.kernels.gemv import gemv_calls, gemv_scratch, gemv_supports, shares
@@ -24,13 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    """The interpreter has to be chosen before triton is imported, so in a process of its own."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(ROOT / "tests/gemv_cases.py")]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    return interpreted_outcomes("gemv_cases.py")
 
 
 @pytest.mark.parametrize("case", gemv_cases(), ids=lambda case: case.name)

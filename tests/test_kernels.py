@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
-import os
 import subprocess
 import sys
 import types
@@ -16,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import Case, cases
+from kernel_cases import Case, cases, interpreted_outcomes
 
 from search_spaces.errors import UserError
 from search_spaces.families import families
@@ -32,13 +30,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    """The outcome of every case; the interpreter has to be chosen before triton is imported, so in a process of its own."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(ROOT / "tests/kernel_cases.py")]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    return interpreted_outcomes("kernel_cases.py")
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
