@@ -197,7 +197,8 @@ def store_slices(c, c_buffers, block, row, column, FIRST: gl.constexpr, WIDTH: g
     BUFFERS: gl.constexpr = c_buffers.shape[0]
     parts = slices(block, block.shape[1] // WIDTH)
     for i in gl.static_range(block.shape[1] // WIDTH):
-        tma.store_wait(BUFFERS - 1)
+        # of the tile before all have left, whichever buffer its last slice took; within a tile, what was there so many slices ago
+        tma.store_wait(0 if FIRST + i == 0 else BUFFERS - 1)
         buffer = c_buffers.index((FIRST + i) % BUFFERS)
         if SWAPPED:
             buffer.permute((1, 0)).store(parts[i])
