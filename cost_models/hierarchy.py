@@ -18,14 +18,13 @@ from cost_models.calibration import Calibration
 from cost_models.estimate import EstimateTable, Seconds
 from cost_models.raster import dram_bytes, footprint, l2_step_elements
 from cost_models.streaming import streaming_levels
-from cost_models.work import Work, prepare
+from cost_models.work import FILL_BYTES_PER_CLOCK, Work, prepare
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.table import ScheduleTable
 
 SHARED_MEMORY_BYTES_PER_CLOCK = 128.0  # per SM, every architecture since Volta; 127.9 measured (arXiv 2402.13499)
-FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM; what DeepGEMM's heuristics take for sm_90, and where the fit to the landscapes ends up
 LINE_BYTES = 128
 WARP_COPY_BYTES = 512  # of one warp-wide 16-byte copy
 WARP_LOAD_CLOCKS = 4.0  # of an SM's load unit for one warp-wide load that is too narrow for cp.async

@@ -8,13 +8,12 @@ import numpy as np
 
 from cost_models.calibration import Calibration
 from cost_models.estimate import Seconds
-from cost_models.work import Work
+from cost_models.work import FILL_BYTES_PER_CLOCK, Work
+from search_spaces.streaming import VECTOR_BYTES
 
-FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM
 LANES_PER_CLOCK = 128.0  # an SM issues four warps' instructions a clock
 MULTIPLY_ADD = 1.8  # instructions, with what moves around it: by the times of 4 to 16 rows on an H200
 CONVERSION = 1.5  # instructions for an element of 16 bits to become one of 32
-VECTOR_BYTES = 16
 LOOP_CLOCKS = 20.0  # of a warp, for a step's addresses and branch
 SHUFFLES = 5  # for a sum over the 32 lanes of a warp
 LOADS_AHEAD = 4  # of a thread that loads into registers: what ptxas leaves together

@@ -16,6 +16,8 @@ from search_spaces.ringed import launched_warps, ringed
 from search_spaces.streaming import streams
 from search_spaces.table import ScheduleTable
 
+FILL_BYTES_PER_CLOCK = 64.0  # from L2 into one SM; what DeepGEMM's heuristics take for sm_90, and where the fit to the landscapes ends up
+
 
 @dataclass(frozen=True)
 class Work:

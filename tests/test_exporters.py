@@ -38,6 +38,10 @@ TMA = Schedule(
 )  # fmt: skip
 PAIR = (entry(64, TMA, median_us=12.345, library_ratio=1.0521), entry(16, median_us=2.5, library_ratio=0.98))
 
+GEMV = Schedule(family="gemv", cta_m=1, cta_n=2, cta_k=1024, warps=2)
+WGMMA = Schedule(family="wgmma", cta_m=128, cta_n=128, cta_k=64, warps=8, stages=4, persistent_ctas_per_sm=1, epilogue_subtile=2)
+OF_EVERY_FAMILY = (*PAIR, entry(1, GEMV), entry(128, WGMMA))
+
 
 def export(name, entries=PAIR, **rename):
     return load_exporter(name).export(entries, ExportSettings(rename=rename))
@@ -113,9 +117,10 @@ def test_source_compiles_and_imports_torch_triton_and_the_standard_library_only(
 
 
 @every_exporter
-def test_every_name_is_defined_and_every_import_used(name):
+@pytest.mark.parametrize("entries", [PAIR, OF_EVERY_FAMILY], ids=["two families", "all families"])
+def test_every_name_is_defined_and_every_import_used(name, entries):
     """Kernels are copied by name: what one needs and its family does not give would be missing at the first call only."""
-    nodes = list(ast.walk(ast.parse(export(name))))
+    nodes = list(ast.walk(ast.parse(export(name, entries))))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     written = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     written |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -130,6 +135,10 @@ def test_exporters_are_found_by_the_name_of_their_file():
     assert {"python", "triton"} <= set(exporter_names())
     with pytest.raises(UserError, match=r"no exporter named 'vlm'; known: .*python.*triton"):
         load_exporter("vlm")
+
+
+def test_the_entries_are_of_every_family():
+    assert {one.schedule.family for one in OF_EVERY_FAMILY} == set(family_names())
 
 
 def test_families_give_every_name_once():

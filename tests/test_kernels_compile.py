@@ -20,6 +20,7 @@ from search_spaces.schedule import parse_schedule
 from tuner.binaries import read_binary
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call, allocate
+from tuner.kernels.packing import needs_packing, packed_shape
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled, source_of
 from tuner.operands import Outline, outline, outlines, scratch_outline, views
 
@@ -209,6 +210,19 @@ def test_partial_sums_are_outlined_as_they_are_made() -> None:
     sums = scratch_outline(family.scratch(*operands, schedule, 132)["split_sums"])
     assert (str(sums.dtype), sums.shape, sums.strides) == ("torch.float32", (4, 3, 5), (15, 5, 1))
     assert family.scratch(*operands, replace(schedule, split_k=1), 132) == {}
+
+
+@pytest.mark.parametrize("ld", [4096, 4098, 4100, 4104, 4127])
+@pytest.mark.parametrize("alignment", [2, 8, 16])
+def test_pruning_and_kernels_agree_on_what_is_padded_and_to_what(ld: int, alignment: int) -> None:
+    """Kernels go into modules of their own, so that the rule stands on both sides."""
+    problem = Problem(m=64, n=32, k=4096, lda=ld, ldb=ld, alignment_bytes=alignment)
+    a, b, _ = outlines(problem)
+    assert (needs_packing(a), needs_packing(b)) == (problem.row_alignment_bytes("a") < 16, problem.row_alignment_bytes("b") < 16)
+    exact = Problem(m=64, n=32, k=ld)
+    if exact.packed_bytes:
+        repacked = exact.prepacked("ab")
+        assert (repacked.lda, repacked.ldb) == tuple(packed_shape(x)[1] for x in outlines(exact)[:2])
 
 
 def test_alignment_is_assumed_only_where_it_holds() -> None:

@@ -16,8 +16,6 @@ from tuner.kernels.partition import add_parts, chunk_rows, is_last, part_scratch
 from tuner.kernels.pointer import multiple, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -37,37 +35,34 @@ def lanes(x, VECTOR: tl.constexpr):
 
 
 @triton.jit
+def store_sums(
+    c, partials, arrivals, sums, tile, split, row, column, M, N, stride_cm,
+    CTA_M: tl.constexpr, CTA_N: tl.constexpr, SPLIT_K: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The threads' sums of each row of A, added, into C; of a share of K into its slot, and into C by the last to arrive."""
+    if SPLIT_K == 1:
+        places = column + tl.arange(0, CTA_N)
+        for r in tl.static_range(len(sums)):
+            total = tl.sum(sums[r], axis=1).to(c.dtype.element_ty)
+            if row + r < M:
+                tl.store(c + (row + r) * multiple(stride_cm, 1) + places, total, mask=places < N)
+    else:
+        slot = tl.cast(tile * SPLIT_K + split, tl.int64) * (CTA_M * CTA_N)
+        for r in tl.static_range(len(sums)):
+            tl.store(partials + slot + r * CTA_N + tl.arange(0, CTA_N), tl.sum(sums[r], axis=1))
+        if is_last(arrivals, tile, SPLIT_K):
+            start = tile * SPLIT_K
+            add_parts(partials, c, row, column, M, N, stride_cm, start, start + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, SPLIT_K, False)
+
+
+@triton.jit
 def gemv(
-    a,
-    b,
-    c,
-    partials,
-    arrivals,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    UNIT_N: tl.constexpr,
-    UNIT_K: tl.constexpr,
-    UNIT_A: tl.constexpr,
-    UNIT_B: tl.constexpr,
-    ROWS: tl.constexpr,
-    CTA_M: tl.constexpr,
-    CTA_N: tl.constexpr,
-    CTA_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    LANES: tl.constexpr,
-    VECTOR: tl.constexpr,
-    WHOLE_STEPS: tl.constexpr,
-    WHOLE_TILES: tl.constexpr,
-    WHOLE_ROWS: tl.constexpr,
-):
+    a, b, c, partials, arrivals, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+    UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_A: tl.constexpr, UNIT_B: tl.constexpr, ROWS: tl.constexpr,
+    CTA_M: tl.constexpr, CTA_N: tl.constexpr, CTA_K: tl.constexpr, SPLIT_K: tl.constexpr, CHUNK: tl.constexpr,
+    STAGES: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr, WHOLE_STEPS: tl.constexpr,
+    WHOLE_TILES: tl.constexpr, WHOLE_ROWS: tl.constexpr,
+):  # fmt: skip
     """C = A @ B. A CTA multiplies ROWS rows of A with CTA_N columns of B; LANES threads share a column, each loads VECTOR elements at once.
 
     STAGES: 1 loads a step's elements into registers together; more go through shared memory, so many steps ahead.
@@ -124,19 +119,7 @@ def gemv(
         a_line += a_step
         b_tile += b_step
 
-    places = column + tl.arange(0, CTA_N)
-    if SPLIT_K == 1:
-        for r in tl.static_range(ROWS):
-            total = tl.sum(sums[r], axis=1).to(c.dtype.element_ty)
-            if row + r < M:
-                tl.store(c + (row + r) * multiple(stride_cm, 1) + places, total, mask=places < N)
-    else:
-        slot = tl.cast(tile * SPLIT_K + split, tl.int64) * (CTA_M * CTA_N)
-        for r in tl.static_range(ROWS):
-            tl.store(partials + slot + r * CTA_N + tl.arange(0, CTA_N), tl.sum(sums[r], axis=1))
-        if is_last(arrivals, tile, SPLIT_K):
-            start = tile * SPLIT_K
-            add_parts(partials, c, row, column, M, N, stride_cm, start, start + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, SPLIT_K, False)
+    store_sums(c, partials, arrivals, sums, tile, split, row, column, M, N, stride_cm, CTA_M, CTA_N, SPLIT_K, CHUNK)
 
 
 def vector(b: torch.Tensor) -> int:
@@ -183,9 +166,7 @@ def gemv_scratch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: An
     return part_scratch(schedule, triton.cdiv(m, schedule.cta_m) * triton.cdiv(n, schedule.cta_n), 0)
 
 
-def gemv_calls(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
-) -> list[Call]:
+def gemv_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     """a: [M, K] and b: [K, N] of any strides; c: [M, N] with rows of neighbouring elements."""
     (m, k), n = a.shape, b.shape[1]
     if m == 0 or n == 0:
@@ -238,6 +219,7 @@ EXPORTS = (
     multiple,
     unit,
     lanes,
+    store_sums,
     gemv,
     along_k,
     vector,

@@ -41,8 +41,6 @@ from tuner.kernels.wgmma_plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
 
@@ -126,32 +124,13 @@ def wgmma_multiply_deferred(
 
 @gluon.jit
 def wgmma_gemm(
-    a,
-    b,
-    b_rest,
-    c,
-    M,
-    N,
-    K,
-    stride_cm,
-    CTA_M: gl.constexpr,
-    CTA_N: gl.constexpr,
-    CTA_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr,
-    SPLIT_K: gl.constexpr,
-    A_TRANSPOSED: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr,
-    TMA_STORE: gl.constexpr,
-    WIDTH: gl.constexpr,
-    EPILOGUE_BUFFERS: gl.constexpr,
-    LAYOUTS: gl.constexpr,
-    SWAPPED: gl.constexpr,
-    DEFERRED: gl.constexpr,
-    CONSUMERS: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr,
+    a, b, b_rest, c, M, N, K, stride_cm,
+    CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+    SPLIT_K: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
+    WIDTH: gl.constexpr, EPILOGUE_BUFFERS: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
+    DEFERRED: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
-):
+):  # fmt: skip
     """C = A @ B, or C^T with SWAPPED. a and b are descriptors of the stored matrices, c is one with TMA_STORE and a pointer without. Where
     CTA_N is no power of two, b_rest describes B in boxes of the columns that b's leave of a tile.
 
@@ -186,24 +165,18 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply,
-                    (
-                        c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
-                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 0,
-                    ),
+                    (c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 0),
                 ),
                 (
                     wgmma_multiply,
-                    (
-                        c, a_buffers, b_buffers, c_buffers_of_second, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                        SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 1,
-                    ),
+                    (c, a_buffers, b_buffers, c_buffers_of_second, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 1),
                 ),
                 (
                     wgmma_load,
-                    (
-                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
-                        A_TRANSPOSED, B_TRANSPOSED,
-                    ),
+                    (a, bs, a_buffers, b_buffers, full, empty, M, N, K,
+                     CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED),
                 ),
             ],
             [gl.num_warps(), 1],
@@ -214,17 +187,13 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply_deferred,
-                    (
-                        c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
-                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED,
-                    ),
+                    (c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED),
                 ),
                 (
                     wgmma_load,
-                    (
-                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
-                        A_TRANSPOSED, B_TRANSPOSED,
-                    ),
+                    (a, bs, a_buffers, b_buffers, full, empty, M, N, K,
+                     CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED),
                 ),
             ],
             [1],
@@ -235,17 +204,13 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply,
-                    (
-                        c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K,
-                        STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 1, 0,
-                    ),
+                    (c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 1, 0),
                 ),
                 (
                     wgmma_load,
-                    (
-                        a, bs, a_buffers, b_buffers, full, empty, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
-                        A_TRANSPOSED, B_TRANSPOSED,
-                    ),
+                    (a, bs, a_buffers, b_buffers, full, empty, M, N, K,
+                     CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED),
                 ),
             ],
             [1],
@@ -274,9 +239,7 @@ def swizzled(x: Any, box: tuple[int, int], swizzle_bytes: int) -> hopper.TensorD
     return hopper.TensorDescriptor.from_tensor(x, list(box), shared_layout(8 * x.element_size(), box, swizzle_bytes))
 
 
-def wgmma_calls(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: Mapping[str, torch.Tensor]
-) -> list[Call]:
+def wgmma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     """a: [M, K] and b: [K, N], stored by rows or by columns; c: [M, N] with rows of neighbouring elements; see `wgmma_supports`."""
     x, y = exchanged(a, b, schedule)
     (m, k), n, splits = x.shape, y.shape[1], schedule.split_k
