@@ -66,24 +66,22 @@ def same_instruction(f: Facts) -> Check:
 
 @only_rings
 def ring_slices(f: Facts) -> Check:
-    """A slice of C is a power of two of columns, and no more than the tile's second part."""
+    """Slices of C share out the tile's first part, a power of two, evenly; none is narrower than the second part, or than 8 columns."""
     t, rules = f.table, f.ring_rules
-    slices = np.maximum(t.epilogue_subtile, 1)
-    width, last = t.cta_n // slices, np.where(rules.rest > 0, rules.rest, rules.widest)
-    even = (width * slices == t.cta_n) & (width & (width - 1) == 0) & (width >= 8) & (width <= last)
+    width, least = rules.slice_width, np.maximum(rules.rest, 8)
+    even = (width * t.epilogue_subtile == rules.widest) & (width >= least)
     over_warps = (rules.warps_n == 1) | (width % np.maximum(rules.instruction_n * rules.warps_n, 1) == 0)
-    sentence = "{need} slices of {cta_n} columns; each must be a power of two, from 8 to {limit}"
-    return Check(sentence, t.epilogue_subtile, last, ok=(t.split_k > 1) | (even & over_warps))
+    sentence = "{need} slices of the widest power of two in {cta_n} columns; each must hold a power of two, {limit} at least"
+    return Check(sentence, t.epilogue_subtile, least, ok=(t.split_k > 1) | (even & over_warps))
 
 
 @only_rings
 def same_slices(f: Facts) -> Check:
     """Where C leaves through pointers, slices change nothing."""
     t, rules = f.table, f.ring_rules
-    least = np.where(rules.rest > 0, t.cta_n // np.maximum(rules.rest, 1), 1)
     by_pointers = (t.split_k == 1) & (not rules.tma_store)
     sentence = "epilogue_subtile={need} does nothing where TMA cannot store C: {limit} stands for it"
-    return Check(sentence, t.epilogue_subtile, least, ok=~by_pointers | (t.epilogue_subtile == least))
+    return Check(sentence, t.epilogue_subtile, 1, ok=~by_pointers | (t.epilogue_subtile == 1))
 
 
 @only_rings

@@ -55,6 +55,11 @@ class RingRules:
         return np.asarray(self.table.cta_n - self.widest, dtype=np.int32)
 
     @property
+    def slice_width(self) -> Column:
+        """Columns of a slice of C of the first part. The second is one slice."""
+        return np.asarray(self.widest // np.maximum(self.table.epilogue_subtile, 1), dtype=np.int32)
+
+    @property
     def warps_n(self) -> Column:
         return np.asarray(np.maximum(self.table.warps_n, 1))
 
@@ -87,9 +92,9 @@ class RingRules:
     def store_bytes(self) -> NDArray[np.int64]:
         """Shared memory of the slices of C that are on their way out by TMA."""
         t = self.table
-        slices = t.consumers.astype(np.int64) * np.where(t.epilogue_subtile > 2, 2, 1)
+        columns = np.where(t.epilogue_subtile > 2, 2, 1) * self.slice_width + self.rest
         by_tma = (t.split_k == 1) & self.tma_store
-        return np.where(by_tma, slices * t.cta_m * (t.cta_n // np.maximum(t.epilogue_subtile, 1)) * self.problem.out_bytes, 0)
+        return np.where(by_tma, t.consumers.astype(np.int64) * t.cta_m * columns * self.problem.out_bytes, 0)
 
     @property
     def operand_bytes(self) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ class Schedule:
 
     group_m: rows of CTA tiles that are walked together before the next column (raster swizzle).
     persistent_ctas_per_sm: 0 launches one CTA a tile; p > 0 launches p CTAs per SM, each walking over tiles.
-    epilogue_subtile: slices along N in which the accumulator is stored.
+    epilogue_subtile: slices along N in which the accumulator is stored. Where `cta_n` is 128 + 64, of the 128; the 64 are one slice.
     flatten: 1 fuses a persistent CTA's loop over tiles with its loop over K, so that loads run on across tiles.
     stream_k: 1 gives persistent CTAs equal shares of all K steps, whole tiles where there are enough, parts of tiles for the rest.
     fused_reduction: 1 lets the last CTA of a tile to arrive add split-K's partial sums, always in the order of the splits; 0 adds them in a

@@ -45,6 +45,8 @@ def reason(text: str, gpu: str = "h100", problem: Problem = CUBE) -> str | None:
         ("pointer 128x128x64 w4 s5 k16", "split_k=16 leaves 4 K steps to a CTA, 5 are needed to fill 5 stages"),
         ("tma 128x128x64 w4 s3 f1", "1024 tiles for 0 persistent CTAs: the plain grid without flatten is the same"),
         ("tma 256x128x64 w8 s3 p2", "2 persistent CTAs per SM, of which h100-sxm-80gb holds 1"),
+        ("wgmma 128x192x64 w8 s4 e4", "4 slices of the widest power of two in 192 columns; each must hold a power of two, 64 at least"),
+        ("wgmma 64x32x64 w4 s4 e3", "3 slices of the widest power of two in 32 columns; each must hold a power of two, 8 at least"),
         ("tma 128x128x64 w4 s3 k2 e2", "epilogue_subtile=2 does nothing where tiles are worked on in parts: 1 stands for it"),
     ],
 )
@@ -60,6 +62,8 @@ def test_sentences_give_both_numbers(text: str, sentence: str) -> None:
         "pointer 128x64x64 w2 s2",
         "tma 128x128x64 w4 s3 k2",
         "pointer 16x64x64 w4 s3",
+        "wgmma 128x192x64 w8 s4 p1 e2",
+        "wgmma 128x144x64 w4 s4 e8",
     ],
 )
 def test_schedules_that_run(text: str) -> None:

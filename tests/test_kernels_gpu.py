@@ -60,9 +60,12 @@ def large_cases() -> list[Case]:
         "wgmma 128x128x64 w8 n2 s4 p1 e1",
         "wgmma 128x128x64 w8 c2 s5 g4 p1 e2",
         "wgmma 64x256x64 w8 c2 s4 p1 e4",
-        "wgmma 128x192x64 w8 s4 e3",
-        "wgmma 64x96x64 w4 s4 x1 e3",
-        "wgmma 128x144x64 w4 s4 e9",
+        "wgmma 128x192x64 w8 s4 p1 e2",
+        "wgmma 128x192x64 w8 s4 p1 e1 f1",
+        "wgmma 64x96x64 w4 s4 x1 e2",
+        "wgmma 64x160x64 w4 s4 x1 p1 e4 f1",
+        "wgmma 128x144x64 w4 s4 e1",
+        "wgmma 128x144x64 w4 s5 p1 e4",
         "wgmma 128x128x64 w8 s4 k3 p1",
     )
     made = [
@@ -85,6 +88,18 @@ def large_cases() -> list[Case]:
         )
     ]
     made += [Case(schedule=s, m=m, n=470, k=1000, gap_c=42, sms=132) for s, m in product(schedules, (1, 15, 300))]
+    # a CTA has many tiles of one or two steps: the stores of one may not be over when the next has been multiplied
+    short = (
+        ("128x192x64 w8 s4 p1 e2", 64),
+        ("128x192x64 w8 s2 p1 e1", 64),
+        ("128x144x64 w4 s4 p1 e4", 64),
+        ("64x96x64 w4 s4 p1 x1 e2", 64),
+        ("64x96x64 w4 s4 p1 e1 f1", 128),
+    )
+    made += [
+        Case(schedule=f"wgmma {how}", m=1000, n=1544, k=k, out_dtype=out, sms=4)
+        for (how, k), out in product(short, (torch.float16, torch.float32))
+    ]
     made += [
         Case(schedule=f"tma 128x128x64 w4 s3 g{group}", m=extent, n=extent, k=256, sms=132)
         for group, extent in product((1, 2, 4, 8, 16, 64), (1152, 1280, 1664))

@@ -23,7 +23,7 @@ from tuner.kernels import family_module
 from tuner.kernels.launch import Call
 from tuner.kernels.specialise import compile_call, cuda_target, source_of
 from tuner.kernels.wgmma import wgmma_supports
-from tuner.kernels.wgmma_plan import consumer_registers, launch_registers, part_widths, resident_ctas, wgmma_obstacle
+from tuner.kernels.wgmma_plan import consumer_registers, launch_registers, part_widths, resident_ctas, store_boxes, wgmma_obstacle
 from tuner.operands import Outline, outlines, scratch_outline, view_of
 
 SM_90 = cuda_target(90)
@@ -60,9 +60,11 @@ COMPILED = {
     "64x128x64 w4 s4 g8 p2 e2": (98304 + 8192, 128, 232, "m64n128k16"),  # two CTAs share the registers of an SM
     "64x64x128 w4 s3 e1": (98304 + 8192, 128, 232, "m64n64k16"),  # and do so here, for there is shared memory for two
     "64x16x64 w4 s4": (40960 + 2048, 64, 104, "m64n16k16"),  # four
-    "128x192x64 w8 s4 g8 p1 e3 f1": (163840 + 2 * 16384, 168, 240, "m64n128k16"),  # and m64n64k16; slices of 64 columns
-    "256x192x64 w8 s3 g8 p1 e6": (172032 + 2 * 16384, 168, 240, "m64n128k16"),
-    "64x96x64 w4 s4 g8 e3 x1": (81920 + 2 * 4096, 128, 232, "m64n64k16"),
+    "128x192x64 w8 s4 g8 p1 e1 f1": (163840 + 32768 + 16384, 168, 240, "m64n128k16"),  # and m64n64k16; slices of 128 and 64 columns
+    "128x192x64 w8 s4 g8 p1 e2": (163840 + 16384 + 16384, 168, 240, "m64n128k16"),  # two of 64 after one another, and one of 64
+    "64x96x64 w4 s4 g8 e2 x1": (81920 + 4096 + 4096, 128, 232, "m64n64k16"),
+    "128x144x64 w4 s5 g8 p1 e4": (174080 + 2 * 8192 + 4096, 255, 256, "m64n128k16"),  # 32 columns twice, and 16
+    "256x160x64 w8 s3 g8 p1 e4": (159744 + 2 * 16384 + 16384, 168, 240, "m64n128k16"),
 }
 
 
@@ -92,8 +94,9 @@ def test_what_a_cta_takes(words: str, expected: tuple[int, int, int, str]) -> No
         "128x256x64 w8 s4 g8 p1 e4",
         "256x128x64 w8 s4 g8 p1 e4 f1",
         "128x128x64 w8 c2 s5 g8 p1 e2",
-        "256x192x64 w8 s3 g8 p1 e6",
-        "128x192x64 w8 s4 g8 p1 e3 f1",
+        "256x160x64 w8 s3 g8 p1 e4",
+        "128x192x64 w8 s4 g8 p1 e1 f1",
+        "128x144x64 w4 s5 g8 e2",
     ],
 )
 def test_mmas_are_not_run_one_by_one(tmp_path: Path, words: str, layout: str) -> None:
@@ -158,12 +161,13 @@ def test_outlines_compile_to_what_tensors_launch(words: str, problem: Problem) -
         ("64x256x64 w8 s3", "8 warps of 16 rows along M for a tile of 64 rows; it must have as many, and a multiple of 64"),
         ("32x256x64 w4 s3", "4 warps of 16 rows along M for a tile of 32 rows; it must have as many, and a multiple of 64"),
         ("64x64x64 w8 n2 i64 s3", "instruction N 64 for 2 warps along 64 columns"),
-        ("128x224x64 w8 s3 e7", "a tile of 224 columns; it must be a power of two, or the sum of two from 16 on"),
-        ("128x192x64 w8 c2 s3 e3", "a tile of 192 columns"),
-        ("128x192x64 w8 s3 e2", "2 slices of 192 columns; each must hold 8, a power of two, and no more than the tile's 64 last"),
+        ("128x224x64 w8 s3", "a tile of 224 columns; it must be a power of two, or the sum of two from 16 on"),
+        ("128x192x64 w8 c2 s3 e2", "a tile of 192 columns"),
+        ("128x192x64 w8 s3 e3", "3 slices of 128 of the tile's 192 columns; each must hold a power of two, 64 at least"),
+        ("128x160x64 w8 s3 e8", "8 slices of 128 of the tile's 160 columns; each must hold a power of two, 32 at least"),
         ("64x64x64 w4 i12 s3", "instruction N 12 for 1 warps along 64 columns"),
         ("128x256x64 w8 n2 s3 e2", "a slice of 128 columns; it must hold whole instructions of all 2 warps along N"),
-        ("64x16x64 w4 s3 e4", "4 slices of 16 columns; each must hold 8"),
+        ("64x16x64 w4 s3 e4", "4 slices of 16 of the tile's 16 columns; each must hold a power of two, 8 at least"),
         ("64x64x64 w4 s1", "1 stages; a step's buffers are given back while the next one runs, which takes 2"),
         ("64x64x512 w4 s2 f1", "flatten with 1 consumers and 1 steps of K; it needs 1 consumer and 2 steps"),
         ("64x64x64 w8 c2 s3 f1", "flatten with 2 consumers and 8 steps of K"),
@@ -198,7 +202,17 @@ def test_ctas_that_share_an_sm_without_a_persistent_grid() -> None:
     assert ctas("128x128x64 w4 s3 e1", out_bytes=0) == 2
     assert ctas("64x256x64 w4 s2 e4") == 1  # 128 registers are too few to begin with for an instruction of 256 columns
     assert ctas("64x16x64 w4 s4") == 4
+    assert ctas("64x144x64 w4 s3 e1") == 2  # 2 * (79872 + 18432 + 1536): 128 and 16 columns of C
 
 
 def test_parts_of_a_tile() -> None:
     assert [part_widths(columns) for columns in (256, 192, 96, 160, 48)] == [(256,), (128, 64), (64, 32), (128, 32), (32, 16)]
+
+
+def test_slices_share_out_the_first_part() -> None:
+    def boxes(words: str) -> list[tuple[int, int]]:
+        return store_boxes(parse_schedule(f"wgmma {words}"))
+
+    assert boxes("128x256x64 w8 s3 e4") == [(128, 64)]
+    assert boxes("128x144x64 w8 s3 e4") == [(128, 32), (128, 16)]
+    assert boxes("128x192x64 w8 s3 e1 x1") == [(128, 128), (64, 128)]

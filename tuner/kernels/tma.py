@@ -255,8 +255,8 @@ def stored(x: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, tupl
 
 
 def tma_box(schedule: Any) -> tuple[int, int]:
-    """Rows and columns of C that one TMA store writes."""
-    columns = schedule.cta_n // schedule.epilogue_subtile
+    """Rows and columns of C that one TMA store writes. Where a family has tiles of two powers of two, of the first of them."""
+    columns = (1 << schedule.cta_n.bit_length() - 1) // schedule.epilogue_subtile
     return (columns, schedule.cta_m) if schedule.swap_ab else (schedule.cta_m, columns)
 
 

@@ -15,7 +15,7 @@ from tuner.kernels import launch, raster, reduction, wgmma_parts, wgmma_plan
 from tuner.kernels import tma as tma_family
 from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
 from tuner.kernels.reduction import split_scratch, sum_splits_call
-from tuner.kernels.tma import descriptor_obstacle, stored, tma_box, tma_stores
+from tuner.kernels.tma import descriptor_obstacle, stored, tma_stores
 from tuner.kernels.wgmma_parts import (
     awaited,
     multiply_on,
@@ -37,6 +37,7 @@ from tuner.kernels.wgmma_plan import (
     producer_registers,
     resident_ctas,
     shared_layout,
+    store_boxes,
     wgmma_obstacle,
 )
 
@@ -49,10 +50,10 @@ def wgmma_multiply(
     c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm,
     CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
     STAGES: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
-    WIDTH: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr,
+    LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """A consumer. With two, each takes every other tile, and they take turns: one multiplies while the other stores."""
-    dtype: gl.constexpr = c.dtype if TMA_STORE else c.dtype.element_ty
+    dtype: gl.constexpr = c[0].dtype if TMA_STORE else c[0].dtype.element_ty
     zeros = zero_parts(CTA_M, b_buffers, B_TRANSPOSED, LAYOUTS)
     steps = gl.maximum(gl.cdiv(gl.cdiv(K, CTA_K), SPLIT_K), 1)
     total = gl.cdiv(M, CTA_M) * gl.cdiv(N, CTA_N) * SPLIT_K
@@ -75,9 +76,7 @@ def wgmma_multiply(
             mbarrier.arrive(turns.index(1 - CONSUMER), count=1)
         accumulators = awaited(accumulators, 0)
         mbarrier.arrive(empty.index(last), count=1)
-        wgmma_store(
-            c, c_buffers, packed_parts(accumulators, dtype), row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED
-        )
+        wgmma_store(c, c_buffers, packed_parts(accumulators, dtype), row, column, split, M, N, stride_cm, TMA_STORE, LAYOUTS, SWAPPED)
         if CONSUMERS > 1:
             ahead = slot + (CONSUMERS - 1) * steps
             slot, phase = ahead % STAGES, phase ^ (ahead // STAGES & 1)
@@ -90,14 +89,14 @@ def wgmma_multiply_deferred(
     c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm,
     CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
     STAGES: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
-    WIDTH: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
+    LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
 ):  # fmt: skip
     """A consumer that stores a tile while the first two steps of its next one are multiplied. There must be two steps."""
     zeros = zero_parts(CTA_M, b_buffers, B_TRANSPOSED, LAYOUTS)
     steps = gl.cdiv(gl.cdiv(K, CTA_K), SPLIT_K)
     total = gl.cdiv(M, CTA_M) * gl.cdiv(N, CTA_N) * SPLIT_K
     slot, phase = gl.to_tensor(0), gl.to_tensor(0)
-    dtype: gl.constexpr = c.dtype if TMA_STORE else c.dtype.element_ty
+    dtype: gl.constexpr = c[0].dtype if TMA_STORE else c[0].dtype.element_ty
     finished = packed_parts(zeros, dtype)
     row, column, split = M, gl.to_tensor(0), gl.to_tensor(0)  # past the last row: nothing is stored
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
@@ -105,7 +104,7 @@ def wgmma_multiply_deferred(
         first = slot
         slot, phase = next_slot(slot, phase, STAGES)
         accumulators = multiply_step(a_buffers, b_buffers, full, slot, phase, accumulators, A_TRANSPOSED, B_TRANSPOSED, False)
-        wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED)
+        wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, LAYOUTS, SWAPPED)
         row, column, split, _, _ = wgmma_place(index, M, N, K, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K)
         accumulators = awaited(accumulators, 1)
         mbarrier.arrive(empty.index(first), count=1)
@@ -117,22 +116,22 @@ def wgmma_multiply_deferred(
         accumulators = awaited(accumulators, 0)
         mbarrier.arrive(empty.index(last), count=1)
         finished = packed_parts(accumulators, dtype)
-    wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, WIDTH, LAYOUTS, SWAPPED)
+    wgmma_store(c, c_buffers, finished, row, column, split, M, N, stride_cm, TMA_STORE, LAYOUTS, SWAPPED)
     if TMA_STORE:
         tma.store_wait(0)
 
 
 @gluon.jit
 def wgmma_gemm(
-    a, b, b_rest, c, M, N, K, stride_cm,
+    a, b, b_rest, c, c_rest, M, N, K, stride_cm,
     CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
     SPLIT_K: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
-    WIDTH: gl.constexpr, EPILOGUE_BUFFERS: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
+    EPILOGUE_BUFFERS: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
     DEFERRED: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """C = A @ B, or C^T with SWAPPED. a and b are descriptors of the stored matrices, c is one with TMA_STORE and a pointer without. Where
-    CTA_N is no power of two, b_rest describes B in boxes of the columns that b's leave of a tile.
+    CTA_N is no power of two, b_rest and c_rest describe B and C in boxes of the columns that the first power of two leaves of a tile.
 
     With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z].
     """
@@ -143,12 +142,16 @@ def wgmma_gemm(
     b_buffers = ()
     for i in gl.static_range(len(bs)):
         b_buffers += (tile_buffers(bs[i], STAGES),)  # type: ignore[assignment]
-    c_buffers = a_buffers  # where C is stored through pointers, these are not used
-    c_buffers_of_second = a_buffers
+    cs = (c,)
+    c_buffers = (a_buffers,)  # where C is stored through pointers, these are not used
+    c_buffers_of_second = (a_buffers,)
     if TMA_STORE:
-        c_buffers = tile_buffers(c, EPILOGUE_BUFFERS)
+        c_buffers = (tile_buffers(c, EPILOGUE_BUFFERS),)
+        if c_rest is not None:
+            cs += (c_rest,)  # type: ignore[assignment]
+            c_buffers += (tile_buffers(c_rest, 1),)  # type: ignore[assignment]
         if CONSUMERS == 2:
-            c_buffers_of_second = tile_buffers(c, EPILOGUE_BUFFERS)
+            c_buffers_of_second = (tile_buffers(c, EPILOGUE_BUFFERS),)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turns = full
@@ -165,13 +168,13 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply,
-                    (c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 0),
+                    (cs, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, 2, 0),
                 ),
                 (
                     wgmma_multiply,
-                    (c, a_buffers, b_buffers, c_buffers_of_second, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 2, 1),
+                    (cs, a_buffers, b_buffers, c_buffers_of_second, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, 2, 1),
                 ),
                 (
                     wgmma_load,
@@ -187,8 +190,8 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply_deferred,
-                    (c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED),
+                    (cs, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED),
                 ),
                 (
                     wgmma_load,
@@ -204,8 +207,8 @@ def wgmma_gemm(
             [
                 (
                     wgmma_multiply,
-                    (c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, WIDTH, LAYOUTS, SWAPPED, 1, 0),
+                    (cs, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, 1, 0),
                 ),
                 (
                     wgmma_load,
@@ -247,12 +250,14 @@ def wgmma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any
     tma_store = tma_stores(c, schedule)
     x_stored, box_x = stored(x, schedule.cta_m, schedule.cta_k)
     bs = [swizzled(*stored(y, schedule.cta_k, width), schedule.swizzle_bytes) for width in part_widths(schedule.cta_n)]
+    cs = [swizzled(c, box, 0) for box in store_boxes(schedule)] if tma_store else [out]
     ctas = resident_ctas(schedule, c.element_size() if tma_store else 0)
     arguments = {
         "a": swizzled(x_stored, box_x, schedule.swizzle_bytes),
         "b": bs[0],
         "b_rest": bs[1] if len(bs) > 1 else None,
-        "c": swizzled(c, tma_box(schedule), 0) if tma_store else out,
+        "c": cs[0],
+        "c_rest": cs[1] if len(cs) > 1 else None,
         "M": m,
         "N": n,
         "K": k,
@@ -268,7 +273,6 @@ def wgmma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any
         "A_TRANSPOSED": x_stored is not x,
         "B_TRANSPOSED": stored(y, 1, 1)[0] is not y,
         "TMA_STORE": tma_store,
-        "WIDTH": schedule.cta_n // schedule.epilogue_subtile,
         "EPILOGUE_BUFFERS": epilogue_buffers(schedule),
         "LAYOUTS": mma_layouts(schedule),
         "SWAPPED": bool(schedule.swap_ab),

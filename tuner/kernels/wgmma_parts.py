@@ -192,14 +192,23 @@ def unpacked(pairs, dtype: gl.constexpr):
 
 
 @gluon.jit
-def store_slices(c, c_buffers, block, row, column, FIRST: gl.constexpr, WIDTH: gl.constexpr, SWAPPED: gl.constexpr):
-    """By TMA, in slices of WIDTH columns, of which FIRST went before."""
-    BUFFERS: gl.constexpr = c_buffers.shape[0]
+def store_slices(c, buffers, block, row, column, PART: gl.constexpr, SWAPPED: gl.constexpr):
+    """By TMA, a part of a tile in slices as wide as c's boxes, which take its buffers in turn.
+
+    store_wait(n) waits until no more than the last n stores of this consumer, of whichever part, still read shared memory, and holds all
+    its warps until then.
+    """
+    BUFFERS: gl.constexpr = buffers.shape[0]
+    WIDTH: gl.constexpr = c.block_type.shape[0 if SWAPPED else 1]
     parts = slices(block, block.shape[1] // WIDTH)
     for i in gl.static_range(block.shape[1] // WIDTH):
-        # of the tile before all have left, whichever buffer its last slice took; within a tile, what was there so many slices ago
-        tma.store_wait(0 if FIRST + i == 0 else BUFFERS - 1)
-        buffer = c_buffers.index((FIRST + i) % BUFFERS)
+        # A tile's first slice waits for every store of the tile before, the last of which is its second part's. All buffers of both parts
+        # are free then. The first BUFFERS slices find theirs so, with fewer than BUFFERS stores under way; later ones take the one of the
+        # slice BUFFERS before, since which BUFFERS - 1 were stored. The second part comes last and once a tile: its buffer has been free
+        # since the tile's first slice, and what is under way reads others.
+        if PART == 0:
+            tma.store_wait(0 if i == 0 else BUFFERS - 1)
+        buffer = buffers.index(i % BUFFERS)
         if SWAPPED:
             buffer.permute((1, 0)).store(parts[i])
             fence_async_shared()
@@ -230,17 +239,17 @@ def store_pointers(
 
 @gluon.jit
 def wgmma_store(
-    c, c_buffers, parts, row, column, split, M, N, stride_cm,
-    TMA_STORE: gl.constexpr, WIDTH: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr,
+    c, c_buffers, parts, row, column, split, M, N, stride_cm, TMA_STORE: gl.constexpr, LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr
 ):  # fmt: skip
-    dtype: gl.constexpr = c.dtype if TMA_STORE else c.dtype.element_ty
+    """c: a descriptor for each part of a tile's columns, or a pointer alone."""
+    dtype: gl.constexpr = c[0].dtype if TMA_STORE else c[0].dtype.element_ty
     FIRST: gl.constexpr = parts[0].shape[1] * (1 if dtype == gl.float32 else 2)  # columns
     for i in gl.static_range(len(parts)):
         block = unpacked(parts[i], dtype)
         if TMA_STORE:
-            store_slices(c, c_buffers, block, row, column + i * FIRST, i * FIRST // WIDTH, WIDTH, SWAPPED)
+            store_slices(c[i], c_buffers[i], block, row, column + i * FIRST, i, SWAPPED)
         else:
-            store_pointers(c, block, row, column + i * FIRST, split, M, N, stride_cm, LAYOUTS, i, SWAPPED)
+            store_pointers(c[0], block, row, column + i * FIRST, split, M, N, stride_cm, LAYOUTS, i, SWAPPED)
 
 
 EXPORTS = (

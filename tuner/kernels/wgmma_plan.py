@@ -33,8 +33,19 @@ def mma_layouts(schedule: Any) -> tuple[gl.NVMMADistributedLayout, ...]:
     )
 
 
+def slice_widths(schedule: Any) -> tuple[int, ...]:
+    """Columns of a slice of each part of a tile. The second part is one slice."""
+    first, *rest = part_widths(schedule.cta_n)
+    return (first // schedule.epilogue_subtile, *rest)
+
+
+def store_boxes(schedule: Any) -> list[tuple[int, int]]:
+    """Rows and columns of C that one TMA store of each part writes."""
+    return [(width, schedule.cta_m) if schedule.swap_ab else (schedule.cta_m, width) for width in slice_widths(schedule)]
+
+
 def epilogue_buffers(schedule: Any) -> int:
-    """Slices of C that are on their way out of a consumer at once."""
+    """Slices of a tile's first part that are on their way out of a consumer at once."""
     return 2 if schedule.epilogue_subtile > 2 else 1
 
 
@@ -45,8 +56,9 @@ def resident_ctas(schedule: Any, out_bytes: int) -> int:
     """
     if schedule.persistent_ctas_per_sm:
         return int(schedule.persistent_ctas_per_sm)
-    slices = schedule.consumers * epilogue_buffers(schedule) * schedule.cta_m * (schedule.cta_n // schedule.epilogue_subtile)
-    taken = 2 * schedule.stages * (schedule.cta_m + schedule.cta_n) * schedule.cta_k + slices * out_bytes
+    width, *rest = slice_widths(schedule)
+    leaving = schedule.consumers * schedule.cta_m * (epilogue_buffers(schedule) * width + sum(rest))
+    taken = 2 * schedule.stages * (schedule.cta_m + schedule.cta_n) * schedule.cta_k + leaving * out_bytes
     widest = instruction_n(schedule, part_widths(schedule.cta_n)[0])
     accumulators = schedule.cta_m * schedule.cta_n * schedule.consumers // (32 * schedule.warps)
     for ctas in (4, 3, 2):
@@ -88,12 +100,12 @@ def tile_obstacle(schedule: Any) -> str | None:
 
 def wgmma_obstacle(schedule: Any, steps: int) -> str | None:
     """Why no kernel can be built for the schedule, with `steps` steps of K to a tile; None where one can."""
-    warps_n, slices = max(schedule.warps_n, 1), schedule.epilogue_subtile
-    width, rest = schedule.cta_n // slices, part_widths(schedule.cta_n)[-1]
     if tile_obstacle(schedule):
         return tile_obstacle(schedule)
-    if schedule.split_k == 1 and (width < 8 or width * slices != schedule.cta_n or width & (width - 1) or rest % width):
-        return f"{slices} slices of {schedule.cta_n} columns; each must hold 8, a power of two, and no more than the tile's {rest} last"
+    warps_n, slices, first = max(schedule.warps_n, 1), schedule.epilogue_subtile, part_widths(schedule.cta_n)[0]
+    width, least = first // slices, max(8, schedule.cta_n - first)
+    if schedule.split_k == 1 and (width < least or width * slices != first):
+        return f"{slices} slices of {first} of the tile's {schedule.cta_n} columns; each must hold a power of two, {least} at least"
     if schedule.split_k == 1 and warps_n > 1 and width % (instruction_n(schedule, schedule.cta_n) * warps_n):
         return f"a slice of {width} columns; it must hold whole instructions of all {warps_n} warps along N"
     if schedule.stages < 2:
@@ -104,6 +116,6 @@ def wgmma_obstacle(schedule: Any, steps: int) -> str | None:
 
 
 EXPORTS = (
-    *(shared_layout, part_widths, instruction_n, mma_layouts, epilogue_buffers, resident_ctas, launch_registers, consumer_registers),
-    *(producer_registers, tile_obstacle, wgmma_obstacle),
+    *(shared_layout, part_widths, instruction_n, mma_layouts, slice_widths, store_boxes, epilogue_buffers, resident_ctas),
+    *(launch_registers, consumer_registers, producer_registers, tile_obstacle, wgmma_obstacle),
 )
