@@ -175,8 +175,9 @@ def same_pad(f: Facts) -> Check:
 
 @constraint
 def tma_box(f: Facts) -> Check:
-    """A TMA box has at most 256 elements along an edge."""
-    edge = np.maximum(np.maximum(f.table.cta_m, f.table.cta_n), f.table.cta_k)
+    """A TMA box has at most 256 elements along an edge. A ring takes each part of a tile's columns in a box of its own."""
+    columns = np.where(f.ring, f.ring_rules.widest, f.table.cta_n)
+    edge = np.maximum(np.maximum(f.table.cta_m, columns), f.table.cta_k)
     return Check("a TMA box edge of {need} elements is over the limit of {limit}", edge, MAX_TMA_BOX, ok=~f.tma | (edge <= MAX_TMA_BOX))
 
 

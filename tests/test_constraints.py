@@ -42,6 +42,7 @@ def reason(text: str, gpu: str = "h100", problem: Problem = CUBE) -> str | None:
         ("tma 128x256x64 w8 s5", "needs 245800 B of shared memory, h100-sxm-80gb gives a CTA 232448 B"),
         ("tma 256x256x64 w16 s2", "a CTA needs at least 77824 registers, an SM of h100-sxm-80gb has 65536"),
         ("tma 512x64x32 w8 s2", "a TMA box edge of 512 elements is over the limit of 256"),
+        ("wgmma 64x512x32 w8 n2 s3", "a TMA box edge of 512 elements is over the limit of 256"),
         ("pointer 128x128x64 w4 s5 k16", "split_k=16 leaves 4 K steps to a CTA, 5 are needed to fill 5 stages"),
         ("tma 128x128x64 w4 s3 f1", "1024 tiles for 0 persistent CTAs: the plain grid without flatten is the same"),
         ("tma 256x128x64 w8 s3 p2", "2 persistent CTAs per SM, of which h100-sxm-80gb holds 1"),
@@ -64,6 +65,7 @@ def test_sentences_give_both_numbers(text: str, sentence: str) -> None:
         "pointer 16x64x64 w4 s3",
         "wgmma 128x192x64 w8 s4 p1 e2",
         "wgmma 128x144x64 w4 s4 e8",
+        "wgmma 128x320x64 w8 s3 e4",
     ],
 )
 def test_schedules_that_run(text: str) -> None:

@@ -64,6 +64,7 @@ COMPILED = {
     "128x192x64 w8 s4 g8 p1 e2": (163840 + 16384 + 16384, 168, 240, "m64n128k16"),  # two of 64 after one another, and one of 64
     "64x96x64 w4 s4 g8 e2 x1": (81920 + 4096 + 4096, 128, 232, "m64n64k16"),
     "128x144x64 w4 s5 g8 p1 e4": (174080 + 2 * 8192 + 4096, 255, 256, "m64n128k16"),  # 32 columns twice, and 16
+    "128x320x64 w8 s3 e4": (172032 + 2 * 16384 + 16384, 168, 240, "m64n256k16"),  # 256 + 64, each in TMA boxes of its own
     "256x160x64 w8 s3 g8 p1 e4": (159744 + 2 * 16384 + 16384, 168, 240, "m64n128k16"),
 }
 
@@ -97,6 +98,7 @@ def test_what_a_cta_takes(words: str, expected: tuple[int, int, int, str]) -> No
         "256x160x64 w8 s3 g8 p1 e4",
         "128x192x64 w8 s4 g8 p1 e1 f1",
         "128x144x64 w4 s5 g8 e2",
+        "128x320x64 w8 s3 g8 e4",
     ],
 )
 def test_mmas_are_not_run_one_by_one(tmp_path: Path, words: str, layout: str) -> None:

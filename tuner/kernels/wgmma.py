@@ -229,7 +229,7 @@ def wgmma_supports(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: 
         return f"rows of C are {row_stride} elements apart: a tile of {rows} rows passes the 2**31 elements of its 32-bit offsets"
     x, y = exchanged(a, b, schedule)
     obstacle_a = descriptor_obstacle("B" if schedule.swap_ab else "A", *stored(x, schedule.cta_m, schedule.cta_k))
-    obstacle_b = descriptor_obstacle("A" if schedule.swap_ab else "B", *stored(y, schedule.cta_k, schedule.cta_n))
+    obstacle_b = descriptor_obstacle("A" if schedule.swap_ab else "B", *stored(y, schedule.cta_k, part_widths(schedule.cta_n)[0]))
     steps = -(-a.shape[1] // schedule.cta_k // schedule.split_k)
     return tensor_obstacle(a, b, c, schedule) or obstacle_a or obstacle_b or wgmma_obstacle(schedule, steps)
 
