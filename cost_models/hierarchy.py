@@ -252,10 +252,11 @@ def _reduction(w: Work, c: Calibration) -> Seconds:
     launched = c.reduction_seconds + read + outputs * w.problem.out_bytes / dram_rate
     stream = w.table.stream_k == 1
     parts = np.where(stream, 1 + w.ctas / np.maximum(w.lowering.tiles, 1), w.table.split_k)
+    parts = np.where(w.table.fused_reduction == 2, 1, parts)  # added on their way, one sum is read
     tile_bytes = w.table.cta_m.astype(np.float64) * w.table.cta_n * ACCUMULATOR_BYTES
     # stored, the arrival counted, read again: each a way to L2 and back
     arrived = np.where(stream, 6, 3) * c.load_latency_seconds + np.where(stream, 2, 1) * (1 + parts) * tile_bytes / (
         FILL_BYTES_PER_CLOCK * w.clock_hz
     )
-    in_launch = stream | (w.table.fused_reduction == 1)
+    in_launch = stream | (w.table.fused_reduction > 0)
     return np.where(w.table.split_k > 1, np.where(in_launch, arrived, launched), np.where(stream, arrived, 0.0))

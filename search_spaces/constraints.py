@@ -94,11 +94,14 @@ def positive_axes(f: Facts) -> Check:
 
 @constraint
 def kernel_variants(f: Facts) -> Check:
-    """The kernels fuse the loops or not (flatten 0 or 1), and store the accumulator whole or in halves (epilogue_subtile 1 or 2)."""
-    fused = f.table.flatten > 1
-    need, limit = np.where(fused, f.table.flatten, f.table.epilogue_subtile), np.where(fused, 1, 2)
-    sentence = "flatten={flatten} epilogue_subtile={epilogue_subtile}: {need} is over the {limit} that the kernels have"
-    return Check(sentence, need, limit, ok=(need <= limit) | (f.ring & ~fused))
+    """The kernels have flatten 0 and 1, epilogue_subtile 1 and 2 (a ring more), and fused_reduction 0 to 2."""
+    t = f.table
+    fused, reduced = t.flatten > 1, t.fused_reduction > 2
+    need = np.where(fused, t.flatten, np.where(reduced, t.fused_reduction, t.epilogue_subtile))
+    limit = np.where(fused, 1, 2)
+    axes = "flatten={flatten} epilogue_subtile={epilogue_subtile} fused_reduction={fused_reduction}"
+    sentence = axes + ": {need} is over the {limit} that the kernels have"
+    return Check(sentence, need, limit, ok=(need <= limit) | (f.ring & ~fused & ~reduced))
 
 
 @constraint
@@ -299,7 +302,7 @@ def same_epilogue(f: Facts) -> Check:
 @constraint
 def fused_reduction(f: Facts) -> Check:
     """Only split-K has parts to add in the same launch, and what adds them cannot be fused with the loop over K."""
-    off = (f.table.fused_reduction == 1) & ((f.table.split_k == 1) | (f.table.flatten == 1))
+    off = (f.table.fused_reduction > 0) & ((f.table.split_k == 1) | (f.table.flatten == 1))
     sentence = "fused_reduction with split_k={split_k} and flatten={flatten}: it needs more than {limit} split, and no flatten"
     return Check(sentence, f.table.split_k, 1, ok=~off)
 

@@ -53,7 +53,8 @@ class Schedule:
     epilogue_subtile: slices along N in which the accumulator is stored. Where `cta_n` is 128 + 64, of the 128; the 64 are one slice.
     flatten: 1 fuses a persistent CTA's loop over tiles with its loop over K, so that loads run on across tiles.
     stream_k: 1 gives persistent CTAs equal shares of all K steps, whole tiles where there are enough, parts of tiles for the rest.
-    fused_reduction: 1 lets the last CTA of a tile to arrive add split-K's partial sums, always in the order of the splits; 0 adds them in a
+    fused_reduction: 1 lets the last CTA of a tile to arrive add split-K's partial sums, always in the order of the splits; with 2 each CTA
+        adds its own to one sum as it comes, so that bits may differ from run to run, and only who asks for it has it; 0 adds them in a
         second launch.
     swap_ab: 1 computes C^T = B^T A^T: `cta_m` then lies along N of the problem and `cta_n` along M.
     pad: 1 first copies operands whose rows are not 16-byte aligned to matrices whose rows are.

@@ -34,6 +34,7 @@ def gemv_cases() -> list[Case]:
     ]
     cases += [
         Case(schedule=f"{tile('nt', 1)} k2 r1", m=2, n=5, k=0),
+        Case(schedule=f"{tile('nt', 2)} k3 r2", m=3, n=6, k=512),
         Case(schedule=tile("nn", 2), m=2, n=5, k=0, layout="nn"),
         Case(schedule=tile("nt", 4), m=3, n=1, k=40),
         Case(schedule=tile("nt", 4), m=3, n=9, k=1),

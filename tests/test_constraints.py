@@ -135,6 +135,7 @@ def test_workspace_counts_against_device_memory() -> None:
 def test_variants_that_no_kernel_has() -> None:
     h100 = load_gpu("h100")
     assert "2 is over the 1 that the kernels have" in (why_not(parse_schedule("tma 128x128x64 w4 s3 p1 f2"), CUBE, h100) or "")
+    assert "3 is over the 2 that the kernels have" in (why_not(parse_schedule("tma 128x128x64 w4 s3 k2 r3"), CUBE, h100) or "")
     assert "4 is over the 2 that the kernels have" in (why_not(parse_schedule("tma 128x128x64 w4 s3 e4"), CUBE, h100) or "")
     assert why_not(parse_schedule("tma 128x128x64 w4 s3 p1 e2 f1"), CUBE, h100) is None
 

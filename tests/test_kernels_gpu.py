@@ -48,6 +48,8 @@ def large_cases() -> list[Case]:
         "pointer 64x64x64 w2 s3 g2",
         "tma 128x256x64 w8 s3 k2 r1",
         "tma 64x64x64 w4 s4 k5 p2 r1",
+        "tma 128x64x64 w4 s4 k5 r2",
+        "pointer 64x32x64 w4 s4 k6 r2 x1",
         "tma 128x256x64 w8 s3 p1 q1",
         "tma 64x64x128 w4 s4 p2 q1",
         "tma 64x16x128 w4 s5 x1",
@@ -85,7 +87,8 @@ def large_cases() -> list[Case]:
     made += [
         Case(schedule=s, m=m, n=n, k=k, layout="nt", sms=132)
         for s, (m, n, k) in product(
-            ("gemv 1x1x2048 w4 s1", "gemv 8x4x512 w1 s1", "gemv 4x4x1024 w2 s1 k3 r1"), ((5, 4096, 4096), (16, 999, 1001))
+            ("gemv 1x1x2048 w4 s1", "gemv 8x4x512 w1 s1", "gemv 4x4x1024 w2 s1 k3 r1", "gemv 4x4x1024 w2 s1 k4 r2"),
+            ((5, 4096, 4096), (16, 999, 1001)),
         )
     ]
     made += [Case(schedule=s, m=m, n=470, k=1000, gap_c=42, sms=132) for s, m in product(schedules, (1, 15, 300))]

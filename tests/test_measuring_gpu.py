@@ -91,6 +91,14 @@ def test_what_the_model_ranks_is_right_and_timed(problem: Problem, hardware: Har
             assert found.median_us > 0.5
 
 
+@pytest.mark.parametrize("text", ["tma 64x128x64 w4 s4 k8 r2", "pointer 64x64x64 w4 s4 k12 r2 x1"])
+def test_parts_added_as_they_come_are_judged_by_the_reference(text: str, hardware: Hardware, tmp_path: Path) -> None:
+    """Their bits may differ from run to run, which would be `unstable` of any other schedule."""
+    with MeasuringProcess(Problem(m=128, n=2048, k=8192), hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        found = process.measure(parse_schedule(text), None)
+    assert found.status == "ok", found.message
+
+
 def test_finals_agree_with_themselves(hardware: Hardware, tmp_path: Path) -> None:
     """The same schedule twice: a ratio of one, within a percent."""
     schedule = parse_schedule("tma 128x128x64 w4 s4 g8")

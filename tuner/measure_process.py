@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,7 @@ from search_spaces.schedule import Schedule
 from tuner.checking import POISON, Guarded, Reference, guarded, guarded_random
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call, launch
+from tuner.kernels.partition import is_unordered
 from tuner.kernels.specialise import compile_call, cuda_target, run_compiled
 from tuner.operands import scratch_outline, view_of, views
 from tuner.timing import Clock, Graph, Run, full_graph, in_turn, rough_us, samples_us, timing_events
@@ -40,6 +41,13 @@ LEAST_ROUNDS = 20
 REPEATS = 2  # runs of a split that must agree bit for bit
 EAGER_CALLS, EAGER_US = 10, 100_000.0  # plain launches that are timed: so many, or fewer if they take longer
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+class Room(NamedTuple):
+    """Scratch on the device, between guard zones."""
+
+    memory: Guarded
+    zeroed: bool  # it is zero before each launch and after it
 
 
 class Bench:
@@ -72,20 +80,20 @@ class Bench:
         second = guarded_random(b, DEVICE, generator, shift_elements=shift[1])
         return first, second, guarded(c, DEVICE, shift_elements=shift[2])
 
-    def scratch(self, schedule: Schedule) -> dict[str, Guarded]:
+    def scratch(self, schedule: Schedule) -> dict[str, Room]:
         """What the schedule needs besides its operands, one for all operand sets; clear as before a first launch."""
         operands = (operand.matrix for operand in self.sets[0])
         needed = {} if self._stub else family_module(schedule.family).scratch(*operands, schedule, self.sms)
-        made = {name: guarded(view_of(scratch_outline(part)), DEVICE) for name, part in needed.items()}
+        made = {name: Room(guarded(view_of(scratch_outline(part)), DEVICE), part.zeroed) for name, part in needed.items()}
         clear(made)
         return made
 
-    def calls(self, schedule: Schedule, index: int, scratch: Mapping[str, Guarded]) -> list[Call]:
+    def calls(self, schedule: Schedule, index: int, scratch: Mapping[str, Room]) -> list[Call]:
         a, b, c = (operand.matrix for operand in self.sets[index])
         calls = self._stub or family_module(schedule.family).calls
-        return calls(a, b, c, schedule, self.sms, {name: part.matrix for name, part in scratch.items()})
+        return calls(a, b, c, schedule, self.sms, {name: room.memory.matrix for name, room in scratch.items()})
 
-    def runner(self, schedule: Schedule, scratch: Mapping[str, Guarded]) -> Run:
+    def runner(self, schedule: Schedule, scratch: Mapping[str, Room]) -> Run:
         """Launches the binaries that were compiled, and no others, on operand set i."""
         target = cuda_target(self.capability)
         sets = [self.calls(schedule, index, scratch) for index in range(len(self.sets))]
@@ -122,19 +130,19 @@ def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def clear(scratch: Mapping[str, Guarded]) -> None:
-    """Sums start as NaN and counters as zero."""
-    for part in scratch.values():
-        part.poison(POISON if part.view.dtype.is_floating_point else 0)
+def clear(scratch: Mapping[str, Room]) -> None:
+    """Partial sums start as NaN; counters, and sums that are added to, as zero."""
+    for room in scratch.values():
+        room.memory.poison(0 if room.zeroed else POISON)
 
 
-def misused(scratch: Mapping[str, Guarded]) -> str:
+def misused(scratch: Mapping[str, Room]) -> str:
     """What a launch did to its scratch that it must not; nothing where it did not."""
-    for name, part in scratch.items():
-        if part.overwritten():
-            return f"{part.overwritten()} elements outside the scratch {name!r} were overwritten"
-        if not part.view.dtype.is_floating_point and bool(part.matrix.any()):
-            return f"{int(part.matrix.count_nonzero())} counters of the scratch {name!r} were not left at zero"
+    for name, room in scratch.items():
+        if room.memory.overwritten():
+            return f"{room.memory.overwritten()} elements outside the scratch {name!r} were overwritten"
+        if room.zeroed and bool(room.memory.matrix.any()):
+            return f"{int(room.memory.matrix.count_nonzero())} elements of the scratch {name!r} were not left at zero"
     return ""
 
 
@@ -156,14 +164,16 @@ def measure(bench: Bench, schedule: Schedule, best_us: float | None) -> dict[str
         if complaint:
             return {"status": "wrong_answer", "message": complaint, **facts}
         answers.append(output.matrix.clone())
-    if not all(torch.equal(answers[0], answer) for answer in answers[1:]):
+    if not is_unordered(schedule) and not all(torch.equal(answers[0], answer) for answer in answers[1:]):
         return {"status": "unstable", "message": "two runs on the same operands gave different bits", **facts}
     rough = rough_us(run)
     if best_us is not None and rough > SLOW_FACTOR * best_us + LAUNCH_US:
         return {"status": "slow", "message": f"over {SLOW_FACTOR:g} times the best", "samples_us": [rough], "median_us": rough, **facts}
     samples = samples_us(full_graph(run, len(bench.sets), rough))
     mhz, reasons = bench.clock.read()
-    if not torch.equal(output.matrix, answers[0]):
+    if is_unordered(schedule) and not bench.reference.check(output).right:
+        return {"status": "wrong_answer", "message": "launches back to back gave a wrong answer, one alone did not", **facts}
+    if not is_unordered(schedule) and not torch.equal(output.matrix, answers[0]):
         return {"status": "unstable", "message": "launches back to back gave other bits than one alone", **facts}
     times = {"samples_us": samples, "median_us": _median(samples), "sm_clock_mhz": mhz, "throttle_reasons": reasons}
     return {"status": "ok", "message": "", **times, **facts}

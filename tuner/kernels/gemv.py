@@ -12,7 +12,7 @@ import triton.language as tl
 
 from tuner.kernels import launch, partition
 from tuner.kernels.launch import Call, Scratch, tensor_obstacle
-from tuner.kernels.partition import add_parts, chunk_rows, is_last, part_scratch
+from tuner.kernels.partition import add_splits, chunk_rows, is_last, is_unordered, part_scratch
 from tuner.kernels.pointer import multiple, unit
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def lanes(x, VECTOR: tl.constexpr):
 def store_sums(
     c, partials, arrivals, sums, tile, split, row, column, M, N, stride_cm,
     CTA_M: tl.constexpr, CTA_N: tl.constexpr, SPLIT_K: tl.constexpr, CHUNK: tl.constexpr,
+    UNORDERED: tl.constexpr,
 ):  # fmt: skip
     """The threads' sums of each row of A, added, into C; of a share of K into its slot, and into C by the last to arrive."""
     if SPLIT_K == 1:
@@ -47,19 +48,22 @@ def store_sums(
             if row + r < M:
                 tl.store(c + (row + r) * multiple(stride_cm, 1) + places, total, mask=places < N)
     else:
-        slot = tl.cast(tile * SPLIT_K + split, tl.int64) * (CTA_M * CTA_N)
+        slot = tl.cast(tile if UNORDERED else tile * SPLIT_K + split, tl.int64) * (CTA_M * CTA_N)
         for r in tl.static_range(len(sums)):
-            tl.store(partials + slot + r * CTA_N + tl.arange(0, CTA_N), tl.sum(sums[r], axis=1))
+            places = partials + slot + r * CTA_N + tl.arange(0, CTA_N)
+            if UNORDERED:
+                tl.atomic_add(places, tl.sum(sums[r], axis=1), sem="relaxed")
+            else:
+                tl.store(places, tl.sum(sums[r], axis=1))
         if is_last(arrivals, tile, SPLIT_K):
-            start = tile * SPLIT_K
-            add_parts(partials, c, row, column, M, N, stride_cm, start, start + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, SPLIT_K, False)
+            add_splits(partials, c, row, column, M, N, stride_cm, tile, SPLIT_K, CTA_M, CTA_N, CHUNK, False, UNORDERED)
 
 
 @triton.jit
 def gemv(
     a, b, c, partials, arrivals, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
     UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_A: tl.constexpr, UNIT_B: tl.constexpr, ROWS: tl.constexpr,
-    CTA_M: tl.constexpr, CTA_N: tl.constexpr, CTA_K: tl.constexpr, SPLIT_K: tl.constexpr, CHUNK: tl.constexpr,
+    CTA_M: tl.constexpr, CTA_N: tl.constexpr, CTA_K: tl.constexpr, SPLIT_K: tl.constexpr, CHUNK: tl.constexpr, UNORDERED: tl.constexpr,
     STAGES: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr, WHOLE_STEPS: tl.constexpr,
     WHOLE_TILES: tl.constexpr, WHOLE_ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -119,7 +123,7 @@ def gemv(
         a_line += a_step
         b_tile += b_step
 
-    store_sums(c, partials, arrivals, sums, tile, split, row, column, M, N, stride_cm, CTA_M, CTA_N, SPLIT_K, CHUNK)
+    store_sums(c, partials, arrivals, sums, tile, split, row, column, M, N, stride_cm, CTA_M, CTA_N, SPLIT_K, CHUNK, UNORDERED)
 
 
 def vector(b: torch.Tensor) -> int:
@@ -200,6 +204,7 @@ def gemv_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any,
         "CTA_K": schedule.cta_k,
         "SPLIT_K": splits,
         "CHUNK": chunk_rows(schedule),
+        "UNORDERED": is_unordered(schedule),
         "STAGES": schedule.stages,
         "LANES": sharing,
         "VECTOR": width,

@@ -1,5 +1,5 @@
 """Which share of the K steps a CTA takes where tiles are not worked on whole, and how the last CTA of a tile to arrive adds the parts: in
-one fixed order, so that the same input gives the same bits.
+one fixed order, so that the same input gives the same bits; or, where that was asked for, as they come.
 
 No CTA ever waits for another, so that nothing depends on which of them are resident at once.
 """
@@ -45,6 +45,15 @@ def store_part(partials, slot, block):
 
 
 @triton.jit
+def add_to_sum(partials, slot, block):
+    """Adds an fp32 tile to the slot's, which was zero before the first one came: in whatever order they come."""
+    CTA_M: tl.constexpr = block.shape[0]
+    CTA_N: tl.constexpr = block.shape[1]
+    offsets = tl.arange(0, CTA_M)[:, None] * CTA_N + tl.arange(0, CTA_N)[None, :]
+    tl.atomic_add(partials + tl.cast(slot, tl.int64) * (CTA_M * CTA_N) + offsets, block, sem="relaxed")
+
+
+@triton.jit
 def is_last(arrivals, tile, count):
     """Whether all `count` parts of the tile are stored now, this CTA's as the last. The counter is then zero again, for the next launch."""
     tl.debug_barrier()  # the whole CTA's part is stored before one thread says so
@@ -72,8 +81,9 @@ def add_parts(
     CHUNK: tl.constexpr,
     AT_ONCE: tl.constexpr,
     SWAPPED: tl.constexpr,
+    TO_ZERO: tl.constexpr,
 ):
-    """C's tile at (row, column) from its `count` parts, in the slots first, second, second + step, ..."""
+    """C's tile at (row, column) from its `count` parts, in the slots first, second, second + step, ... TO_ZERO: the first is zero then."""
     columns = tl.arange(0, CTA_N)[None, :]
     width: tl.constexpr = CTA_M * CTA_N
     for chunk in range(CTA_M // CHUNK):
@@ -89,12 +99,47 @@ def add_parts(
         for part in range(AT_ONCE - 1, count - 1):
             place = partials + tl.cast(second + part * step, tl.int64) * width
             total += tl.load(place + offsets, mask=inside, other=0.0, cache_modifier=".cg")
+        if TO_ZERO:
+            tl.debug_barrier()  # all threads have read
+            tl.store(partials + tl.cast(first, tl.int64) * width + offsets, tl.zeros((CHUNK, CTA_N), tl.float32))
         if SWAPPED:
             corner = c + tl.cast(column, tl.int64) * stride_cm + row
             tl.store(corner + columns * stride_cm + rows, total.to(c.dtype.element_ty), mask=inside)
         else:
             corner = c + tl.cast(row, tl.int64) * stride_cm + column
             tl.store(corner + rows * stride_cm + columns, total.to(c.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_splits(
+    partials,
+    c,
+    row,
+    column,
+    M,
+    N,
+    stride_cm,
+    tile,
+    SPLIT_K: tl.constexpr,
+    CTA_M: tl.constexpr,
+    CTA_N: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    UNORDERED: tl.constexpr,
+):
+    """C's tile from the parts of its splits, or from the sum that they were added to as they came."""
+    if UNORDERED:
+        add_parts(partials, c, row, column, M, N, stride_cm, tile, tile, 1, 1, CTA_M, CTA_N, CHUNK, 1, SWAPPED, True)
+    else:
+        first = tile * SPLIT_K
+        add_parts(
+            partials, c, row, column, M, N, stride_cm, first, first + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, min(SPLIT_K, 8), SWAPPED, False
+        )
+
+
+def is_unordered(schedule: Any) -> bool:
+    """Whether partial sums are added as they come, so that bits may differ from run to run."""
+    return bool(schedule.split_k > 1 and schedule.fused_reduction == 2)
 
 
 def chunk_rows(schedule: Any) -> int:
@@ -108,10 +153,10 @@ def part_scratch(schedule: Any, tiles: int, ctas: int) -> dict[str, Scratch]:
     if schedule.stream_k:
         slots, counters = 2 * ctas, min(tiles, 2 * ctas)
     elif schedule.split_k > 1 and schedule.fused_reduction:
-        slots, counters = tiles * schedule.split_k, tiles
+        slots, counters = tiles * (1 if is_unordered(schedule) else schedule.split_k), tiles
     else:
         return {}
-    partials = Scratch("fp32", (slots, schedule.cta_m, schedule.cta_n), False)
+    partials = Scratch("fp32", (slots, schedule.cta_m, schedule.cta_n), is_unordered(schedule))
     return {"partials": partials, "arrivals": Scratch("int32", (counters,), True)}
 
 
@@ -127,4 +172,7 @@ def partition_obstacle(a: Any, b: Any, schedule: Any) -> str | None:
     return f"{steps} steps of all tiles pass 2**30, the most that are counted" if steps > 2**30 else None
 
 
-EXPORTS = (partition_obstacle, whole_tiles, first_unit, owner_of, store_part, is_last, add_parts, chunk_rows, part_scratch)
+EXPORTS = (
+    *(partition_obstacle, whole_tiles, first_unit, owner_of, store_part, add_to_sum, is_last, add_parts, add_splits, is_unordered),
+    *(chunk_rows, part_scratch),
+)

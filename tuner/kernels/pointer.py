@@ -10,7 +10,7 @@ import triton.language as tl
 
 from tuner.kernels import launch, partition, raster, reduction
 from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
-from tuner.kernels.partition import add_parts, chunk_rows, is_last, part_scratch, partition_obstacle, store_part
+from tuner.kernels.partition import add_splits, add_to_sum, chunk_rows, is_last, is_unordered, part_scratch, partition_obstacle, store_part
 from tuner.kernels.raster import tile_of
 from tuner.kernels.reduction import split_scratch, sum_splits_call
 
@@ -59,6 +59,7 @@ def pointer_gemm(
     WHOLE_STEPS: tl.constexpr,
     SWAPPED: tl.constexpr,
     CHUNK: tl.constexpr,
+    UNORDERED: tl.constexpr,
 ):
     """C = A @ B; SWAPPED: to C^T. With SPLIT_K > 1 and no CHUNK, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K
     to c[z]; with CHUNK they go to `partials`, and the last of a tile's splits to arrive adds them, so many rows at a time.
@@ -99,12 +100,14 @@ def pointer_gemm(
     height, width = multiple(M, UNIT_M), multiple(N, UNIT_N)
     inside = (rows < height)[:, None] & (columns < width)[None, :]
     if CHUNK:
-        slot = tile * SPLIT_K
-        store_part(partials, slot + split, accumulator)
+        if UNORDERED:
+            add_to_sum(partials, tile, accumulator)
+        else:
+            store_part(partials, tile * SPLIT_K + split, accumulator)
         if is_last(arrivals, tile, SPLIT_K):
-            add_parts(
-                partials, c, tile_m * CTA_M, tile_n * CTA_N, height, width, multiple(stride_cm, UNIT_C), slot, slot + 1, 1, SPLIT_K,
-                CTA_M, CTA_N, CHUNK, min(SPLIT_K, 8), SWAPPED,
+            add_splits(
+                partials, c, tile_m * CTA_M, tile_n * CTA_N, height, width, multiple(stride_cm, UNIT_C), tile, SPLIT_K,
+                CTA_M, CTA_N, CHUNK, SWAPPED, UNORDERED,
             )  # fmt: skip
     elif SWAPPED:
         tl.store(c + rows[:, None] + columns[None, :] * multiple(stride_cm, UNIT_C), accumulator.to(c.dtype.element_ty), mask=inside)
@@ -175,6 +178,7 @@ def pointer_calls(
         "WHOLE_STEPS": k % schedule.cta_k == 0 and steps > triton.cdiv(steps, splits) * (splits - 1),
         "SWAPPED": bool(schedule.swap_ab),
         "CHUNK": 0 if partials is None else chunk_rows(schedule),
+        "UNORDERED": is_unordered(schedule),
     }
     gemm = Call(pointer_gemm, (pointer_tiles(a, b, schedule), splits, 1), arguments, constants, schedule.warps, schedule.stages)
     return [gemm] if out is c else [gemm, sum_splits_call(out, c)]

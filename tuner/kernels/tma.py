@@ -13,9 +13,12 @@ from tuner.kernels.launch import Call, Scratch, exchanged, tensor_obstacle
 from tuner.kernels.packing import as_packed, as_stored, is_transposed, pack_calls, pack_scratch, packed_operand
 from tuner.kernels.partition import (
     add_parts,
+    add_splits,
+    add_to_sum,
     chunk_rows,
     first_unit,
     is_last,
+    is_unordered,
     owner_of,
     part_scratch,
     partition_obstacle,
@@ -114,6 +117,7 @@ def tma_tile(
     EPILOGUE_SUBTILE: tl.constexpr,
     SWAPPED: tl.constexpr,
     CHUNK: tl.constexpr,
+    UNORDERED: tl.constexpr,
 ):
     """The tile, or share of a tile, at place `index`. CHUNK: rows in which the last of a tile's splits adds them; 0 where it does not."""
     tiles_m, tiles_n = tl.cdiv(M, CTA_M), tl.cdiv(N, CTA_N)
@@ -125,12 +129,12 @@ def tma_tile(
     steps = tl.maximum(tl.cdiv(tl.cdiv(K, CTA_K), SPLIT_K), 1)
     total = tma_sum(a, b, row, column, split * steps * CTA_K, steps, CTA_M, CTA_N, CTA_K, A_TRANSPOSED, B_TRANSPOSED)
     if CHUNK:
-        first = tile * SPLIT_K
-        store_part(partials, first + split, total)
+        if UNORDERED:
+            add_to_sum(partials, tile, total)
+        else:
+            store_part(partials, tile * SPLIT_K + split, total)
         if is_last(arrivals, tile, SPLIT_K):
-            add_parts(
-                partials, c, row, column, M, N, stride_cm, first, first + 1, 1, SPLIT_K, CTA_M, CTA_N, CHUNK, min(SPLIT_K, 8), SWAPPED
-            )
+            add_splits(partials, c, row, column, M, N, stride_cm, tile, SPLIT_K, CTA_M, CTA_N, CHUNK, SWAPPED, UNORDERED)
     else:
         store_tile(c, total, row, column, split, M, N, stride_cm, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED)
 
@@ -180,7 +184,7 @@ def tma_share(
             owners = owner_of(tile * steps + steps - 1, units, ctas) - opener + 1
             if is_last(arrivals, tile, owners):
                 first = 2 * opener + 1
-                add_parts(partials, c, row, column, M, N, stride_cm, first, first + 1, 2, owners, CTA_M, CTA_N, CHUNK, 3, SWAPPED)
+                add_parts(partials, c, row, column, M, N, stride_cm, first, first + 1, 2, owners, CTA_M, CTA_N, CHUNK, 3, SWAPPED, False)
 
 
 @triton.jit
@@ -205,6 +209,7 @@ def tma_gemm(
     EPILOGUE_SUBTILE: tl.constexpr,
     SWAPPED: tl.constexpr,
     CHUNK: tl.constexpr,
+    UNORDERED: tl.constexpr,
     PERSISTENT: tl.constexpr,
     FLATTEN: tl.constexpr,
     STREAM_K: tl.constexpr,
@@ -223,12 +228,12 @@ def tma_gemm(
         for index in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=FLATTEN):
             tma_tile(
                 a, b, c, partials, arrivals, M, N, K, stride_cm, index,
-                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED, CHUNK,
+                CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED, CHUNK, UNORDERED,
             )  # fmt: skip
     else:
         tma_tile(
             a, b, c, partials, arrivals, M, N, K, stride_cm, tl.program_id(0),
-            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED, CHUNK,
+            CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, EPILOGUE_SUBTILE, SWAPPED, CHUNK, UNORDERED,
         )  # fmt: skip
 
 
@@ -326,6 +331,7 @@ def tma_calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, 
         "EPILOGUE_SUBTILE": schedule.epilogue_subtile,
         "SWAPPED": bool(schedule.swap_ab),
         "CHUNK": 0 if partials is None else chunk_rows(schedule),
+        "UNORDERED": is_unordered(schedule),
         "PERSISTENT": schedule.persistent_ctas_per_sm > 0,
         "FLATTEN": bool(schedule.flatten),
         "STREAM_K": bool(schedule.stream_k),
