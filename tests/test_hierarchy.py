@@ -159,6 +159,41 @@ def test_sharing_the_wider_operand_with_neighbours_pays(h100: Hardware) -> None:
     assert tall.seconds[0] < tall.seconds[1]
 
 
+def test_stores_are_hidden_behind_a_neighbour_or_the_next_tile_and_then_take_their_part_of_dram(h100: Hardware) -> None:
+    """128x32768x512 in 128x128 tiles: 256 tiles of 32 KiB of C. With 6 buffers one CTA fits an SM, with 3 two do, all 256 at once.
+
+    Two on an SM leave the stores of every other tile, 128; a loop that stores aside leaves the last 132. What is not left is moved
+    while tiles are multiplied: with the 33.7 MB of A and B, 128 tiles' 4.2 MB, or 124 tiles' 4.1 MB.
+    """
+    c, tile_bytes = load_calibration(h100), 128 * 128 * 2
+    texts = ["tma 128x128x64 w4 s6", "tma 128x128x64 w4 s3", "tma 128x128x64 w4 s6 p1 f1"]
+    found = model(texts, Problem(m=128, n=32768, k=512), h100)
+    assert list(found.facts["resident_ctas"]) == [1, 2, 1]
+    stored = np.array([256, 128, 132]) * tile_bytes
+    assert found.terms["epilogue"] == pytest.approx(stored / (h100.dram_bytes_per_second * c.store_share))
+    operand_bytes = (128 + 32768) * 512 * 2
+    moved = operand_bytes + np.array([0, 128, 124]) * tile_bytes
+    assert found.terms["dram"] == pytest.approx(moved / (h100.dram_bytes_per_second * c.dram_share))
+    assert found.facts["dram_bytes"] == pytest.approx(operand_bytes)
+    assert found.seconds[1] < found.seconds[0]
+    assert found.seconds[2] < found.seconds[0]
+
+
+def test_each_part_of_a_tile_s_columns_reads_a(h100: Hardware) -> None:
+    """128x144x64: 128 rows of A for the 128 columns and again for the 16, 144 of B for each 64 rows of A, and all 272 written, 128 B each
+    in a K step, at 128 B a clock."""
+    found = model(["wgmma 128x144x64 w4 s4"], Problem(m=128, n=144, k=4096), h100)
+    assert found.terms["shared_memory"][0] == pytest.approx((2 * 128 + 2 * 144 + 272) * (4096 / 64) / h100.clock_hz)
+
+
+def test_parts_added_as_they_come_are_read_once(h100: Hardware) -> None:
+    """A 64x64 tile of 16 KiB in 8 parts, at 64 B a clock: stored and read 1 + 8 times in order, 1 + 1 times as they come."""
+    ordered, unordered = model(["tma 64x64x64 w4 s4 k8 r1", "tma 64x64x64 w4 s4 k8 r2"], Problem(m=64, n=64, k=8192), h100).terms[
+        "reduction"
+    ]
+    assert ordered - unordered == pytest.approx(7 * 64 * 64 * 4 / (64 * h100.clock_hz))
+
+
 @pytest.mark.parametrize("name", model_names())
 @pytest.mark.parametrize("gpu", ["a100", "h100", "b200", "rtx5090"])
 def test_every_model_estimates_every_schedule(name: str, gpu: str) -> None:

@@ -68,6 +68,7 @@ def large_cases() -> list[Case]:
         "wgmma 64x160x64 w4 s4 x1 p1 e4 f1",
         "wgmma 128x144x64 w4 s4 e1",
         "wgmma 128x320x64 w8 s3 e4",
+        "wgmma 128x320x32 w8 s6 e4",
         "wgmma 128x144x64 w4 s5 p1 e4",
         "wgmma 128x128x64 w8 s4 k3 p1",
     )
