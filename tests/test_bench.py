@@ -32,6 +32,7 @@ from tuner.benching import only
 from tuner.cli import app
 from tuner.environment import DeviceInfo
 from tuner.measuring import MeasureSettings, MeasuringProcess, Standby
+from tuner.request import Request
 from tuner.searching import SearchWish
 from tuner.suite_files import SuiteRow, parse_suite
 from tuner.workbench import open_workshop
@@ -95,7 +96,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Rows
 def later(first_run: tuple[Path, list[Rows]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rows]:
     """The suite once more, with the first run's database; what would be searched now fails."""
     shutil.copy(first_run[0] / "t.db", tmp_path / "t.db")
-    monkeypatch.setattr(Benchmark, "_searched", lambda self, problem, more: "it would be searched")
+    monkeypatch.setattr(Benchmark, "_searched", lambda self, problem, first, more: "it would be searched")
     monkeypatch.setitem(globals(), "open_workshop", nullcontext)
     return lambda **change: benchmark(tmp_path, **change)[-1]
 
@@ -181,6 +182,25 @@ def test_the_next_products_process_stands_by(tmp_path: Path, monkeypatch: pytest
 
 
 GOOD = Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=3, group_m=1)
+
+
+def test_the_start_of_the_suite_is_not_in_the_first_products_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' processes get ready beside the product before."""
+    happened: list[str] = []
+    wait, search = MeasuringProcess.wait_until_ready, bench.search
+
+    def waited(process: MeasuringProcess) -> None:
+        wait(process)
+        happened.append("ready")
+
+    def searched(request: Request, *given: object, **named: object) -> object:
+        happened.append(request.problem.shape)
+        return search(request, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MeasuringProcess, "wait_until_ready", waited)
+    monkeypatch.setattr(bench, "search", searched)
+    benchmark(tmp_path)
+    assert happened == ["ready", "64x128x256", "128x64x256"]
 
 
 def test_a_process_that_stood_by_measures(h200: Hardware, tmp_path: Path) -> None:

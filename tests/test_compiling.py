@@ -309,6 +309,16 @@ assert "torch" not in sys.modules
     assert ran.returncode == 0, ran.stderr
 
 
+def test_the_product_is_told_from_copies_and_sums(tmp_path: Path) -> None:
+    """K = 260 puts rows at multiples of 520 bytes: both operands are copied, multiplied in two parts, and the parts are added."""
+    with CompilePool(1, 120.0, tmp_path) as pool:
+        pool.submit([compile_job(parse_schedule("tma 64x64x64 w4 s3 k2 d1"), Problem(m=64, n=64, k=260), load_gpu("h100"))])
+        ((_, compiled),) = pool.results()
+    assert [kernel.name for kernel in compiled.kernels] == ["copy_rows", "copy_rows", "tma_gemm", "sum_splits"]
+    assert compiled.main.name == "tma_gemm"
+    assert compiled.main.mma_instruction == "wgmma m64n64k16"
+
+
 def test_modules_of_the_folder_one_works_in_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An application has a `db` package or a `triton.py` of its own; the children must not import them."""
     work = tmp_path / "application"

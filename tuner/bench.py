@@ -86,7 +86,7 @@ class Benchmark:
         self.written(self._so_far())
         missing = [problem for problem in problems if problem not in self._found]
         for place, problem in enumerate(missing, start=1):
-            found = self._searched(problem, more=place < len(missing))
+            found = self._searched(problem, first=place == 1, more=place < len(missing))
             self._found[problem] = found
             self.say(f"[{place}/{len(missing)}] {problem.shape} {problem.dtype} {problem.layout}: {_said(found)}")
             self.written(self._so_far())
@@ -110,20 +110,22 @@ class Benchmark:
                 return stand
         return None
 
-    def _searched(self, problem: Problem, *, more: bool) -> Stand | str:
+    def _searched(self, problem: Problem, *, first: bool, more: bool) -> Stand | str:
         """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite."""
         try:
-            result = self._search(problem, more=more)
+            result = self._search(problem, first=first, more=more)
         except Exception as error:  # the boundary that keeps products apart
             words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return (words.splitlines() or [type(error).__name__])[0][:REASON_CHARACTERS]
         (run,) = (run for run in self.store.runs() if run.id == result.run_id)
         return self._stand(problem, run, known=False) or _no_winner(result)
 
-    def _search(self, problem: Problem, *, more: bool) -> SearchResult:
+    def _search(self, problem: Problem, *, first: bool, more: bool) -> SearchResult:
         with self.workshop.measuring_bench(problem, self.hardware, self.say, more=more) as bench:
             request = self._request(problem)
             ranking = rank(problem, self.hardware, request.space, request.model, request.seed)
+            if first and bench.process:
+                bench.process.wait_until_ready()  # the next products' processes get ready meanwhile; a budget is to mean the same for all
             return search(request, ranking, self.store, self.environment, bench, report=self.report)
 
     def _stand(self, problem: Problem, run: RunInfo, *, known: bool) -> Stand | None:

@@ -57,7 +57,7 @@ class KernelBinary:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What became of one job. `kernels` is empty unless status is ok; the first is the product, a second sums split-K."""
+    """What became of one job. `kernels` is empty unless status is ok: copies of operands, the product, the sum of split-K's parts."""
 
     status: CompileStatus
     message: str
@@ -67,7 +67,8 @@ class Compiled:
 
     @property
     def main(self) -> KernelBinary:
-        return self.kernels[0]
+        """The product: copies before it and a sum after it keep nothing in shared memory."""
+        return max(self.kernels, key=lambda kernel: kernel.shared_memory_bytes)
 
     @property
     def binary_hash(self) -> str:

@@ -145,6 +145,10 @@ class MeasuringProcess:
     def pid(self) -> int | None:
         return self._child.process.pid if self._child else None
 
+    def wait_until_ready(self) -> None:
+        """Its start takes seconds, most of them the import of torch; whoever counts time may want to begin after it."""
+        self._ready()
+
     def measure(self, schedule: Schedule, best_us: float | None) -> Measurement:
         """Check and time one schedule. Whatever it does to the process is its result; the next one finds a fresh process.
 
