@@ -56,6 +56,7 @@ _RECORD = (
     + f" {_FROM}"
 )
 _PROBLEM = _same(PROBLEM_COLUMNS)
+_ORDERED = "trial.fused_reduction < 2"  # parts of K are added in a fixed order: the same bits from run to run
 # a later attempt at the same schedule, with the same kernel and compiler, that gave a wrong answer
 _NOT_DISPROVED = (
     "NOT EXISTS (SELECT 1 FROM trial later JOIN environment place ON place.id = later.environment_id WHERE later.id > trial.id"
@@ -100,14 +101,22 @@ class Reader(ABC):
         return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
 
     def best(
-        self, problem: Problem, gpu: str, *, sms: int | None, triton: str | None = None, kernel_hashes: Mapping[str, str] | None = None
+        self,
+        problem: Problem,
+        gpu: str,
+        *,
+        sms: int | None,
+        triton: str | None = None,
+        kernel_hashes: Mapping[str, str] | None = None,
+        unordered: bool = False,
     ) -> BestAnswer | None:
         """The winner of the latest finished run, else the lowest median, else (`measured` False) the model's first choice in a run.
 
         Never for another shape, nor for a slice of the card: sms is what the GPU asked for has, None where no source gives it.
         triton: only what this version compiled. kernel_hashes: family -> hash as it is now; answers from others come last, as stale.
+        unordered: schedules whose bits may differ from run to run may answer, too.
         """
-        where = f"WHERE {_PROBLEM} AND trial.gpu = :gpu"
+        where = f"WHERE {_PROBLEM} AND trial.gpu = :gpu" + ("" if unordered else f" AND {_ORDERED}")
         values = problem_row(problem) | {"gpu": gpu}
         if triton is not None:
             where, values = f"{where} AND environment.triton = :triton", values | {"triton": triton}
@@ -116,7 +125,7 @@ class Reader(ABC):
         current, values = _current(values, kernel_hashes)
         for fresh in (current, "") if current else ("",):
             stale = bool(current) and not fresh
-            if found := self._winner(f"{measured}{fresh}", values, stale):
+            if found := self._winner(f"{measured}{fresh}", values, stale, "" if unordered else f" AND {_ORDERED}"):
                 return found
             rows = self.rows(f"{_RECORD} {measured}{fresh} AND trial.status = 'ok' ORDER BY trial.median_us, trial.id LIMIT 1", values)
             if rows:
@@ -128,7 +137,7 @@ class Reader(ABC):
                 return BestAnswer(record=read_record(rows[0]), measured=False, stale=bool(current) and not fresh)
         return None
 
-    def _winner(self, where: str, values: Mapping[str, Any], stale: bool) -> BestAnswer | None:
+    def _winner(self, where: str, values: Mapping[str, Any], stale: bool, ordered: str) -> BestAnswer | None:
         crowned = self.rows(
             f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')}, finalist.run_id AS crowned_in {_FROM}"
             f" JOIN finalist ON finalist.trial_id = trial.id JOIN run ON run.id = finalist.run_id {where}"
@@ -139,7 +148,7 @@ class Reader(ABC):
             return None
         tied = self.rows(
             f"SELECT {_columns(SCHEDULE_COLUMNS)} FROM finalist JOIN trial ON trial.id = finalist.trial_id"
-            " WHERE finalist.run_id = :crowned_in AND finalist.tied AND finalist.trial_id <> :trial_id ORDER BY finalist.rank",
+            f" WHERE finalist.run_id = :crowned_in AND finalist.tied AND finalist.trial_id <> :trial_id{ordered} ORDER BY finalist.rank",
             {"crowned_in": crowned[0]["crowned_in"], "trial_id": crowned[0]["trial_id"]},
         )
         winner = read_finalist(crowned[0])

@@ -333,6 +333,20 @@ def test_without_finals_the_best_is_the_lowest_median(store: Store, reader: Read
     assert (answer.record.trial_id, answer.finalist, answer.ties) == (ids[1], None, ())
 
 
+def test_bits_that_may_differ_answer_only_who_asks_for_them(store: Store, reader: Reader) -> None:
+    """The unordered sum was faster, and crowned where it was allowed; an ordered one was crowned before, and another tied with each."""
+    ordered, tied = replace(SCHEDULE, flatten=0, split_k=4, fused_reduction=1), replace(OTHER, split_k=2, fused_reduction=2)
+    unordered = replace(ordered, fused_reduction=2)
+    first, *_ = finals(store, record(timed(180.0), schedule=ordered), record(timed(181.0), schedule=tied))
+    second, *_ = finals(store, record(timed(170.0), schedule=unordered), record(timed(171.0), schedule=OTHER))
+    asked = reader.best(PROBLEM, GPU, sms=132, unordered=True)
+    assert asked is not None
+    assert (asked.record.trial_id, asked.record.schedule, asked.ties) == (second, unordered, (OTHER,))
+    answer = reader.best(PROBLEM, GPU, sms=132)
+    assert answer is not None
+    assert (answer.record.trial_id, answer.record.schedule, answer.ties) == (first, ordered, ())
+
+
 def test_compiled_only_is_never_a_measured_best(store: Store, reader: Reader) -> None:
     quick = record(COMPILED, environment=NO_GPU, schedule=OTHER, protocol="compile")
     quick = replace(quick, estimate=replace(quick.estimate, seconds=1e-4))

@@ -12,10 +12,12 @@ from search_spaces.problem import Problem
 from tuner.kernels import kernel_hashes
 
 
-def best_answer(problem: Problem, hardware: Hardware, location: str | None) -> tuple[BestAnswer | None, tuple[Problem, ...]]:
+def best_answer(
+    problem: Problem, hardware: Hardware, location: str | None, *, unordered: bool = False
+) -> tuple[BestAnswer | None, tuple[Problem, ...]]:
     """What is known for exactly this problem, and where nothing is, the nearest problems that are tuned."""
     with open_reader(location) as reader:
-        found = reader.best(problem, hardware.name, sms=hardware.sms, kernel_hashes=kernel_hashes())
+        found = reader.best(problem, hardware.name, sms=hardware.sms, kernel_hashes=kernel_hashes(), unordered=unordered)
         near = () if found and found.measured else _nearest(reader, problem, hardware)
     return found, near
 

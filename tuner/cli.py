@@ -28,6 +28,7 @@ from tuner.cli_options import (
     space_options,
     split_names,
     top_k_option,
+    unordered_option,
 )
 
 if TYPE_CHECKING:
@@ -103,14 +104,15 @@ def bench(suite: str, gpu: str, families: str, only: str, output: Path | None, d
 @app.command()
 @problem_options
 @gpu_option
+@unordered_option
 @db_option
 @json_option
-def best(problem: Problem, gpu: str, db: str | None, as_json: bool) -> None:
+def best(problem: Problem, gpu: str, unordered: bool, db: str | None, as_json: bool) -> None:
     """What is known to be best for one product on one GPU, from the database alone."""
     from tuner.answers import best_answer, best_json, best_text
 
     hardware = load_hardware(gpu)
-    answer, near = best_answer(problem, hardware, db)
+    answer, near = best_answer(problem, hardware, db, unordered=unordered)
     print_result(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near))
     sys.exit(Exit.FOUND if answer and answer.measured else Exit.NOTHING_FOUND)
 
@@ -221,6 +223,7 @@ def occupancy(gpu: str, warps: int, registers: int, shared_memory: int, as_json:
 @click.option("--rename", default="", metavar="CTA_M=BLOCK_M,...", help="Other names for the parameters of a triton.Config.")
 @click.option("--output", "-o", default=None, type=click.Path(path_type=Path, dir_okay=False), help="File to write; stdout unless given.")
 @click.option("--list", "show", is_flag=True, help="List the consumers.")
+@unordered_option
 @db_option
 def export(consumer: str, shapes: str, gpu: str, dtype: str, layout: str, **rest: Any) -> None:
     """Hand the winners to production code."""
@@ -233,7 +236,8 @@ def export(consumer: str, shapes: str, gpu: str, dtype: str, layout: str, **rest
     if not gpu:
         raise UserError("export needs --gpu, the GPU whose winners are wanted; `tuner gpus` lists them")
     settings = parse_rename(rest["rename"])
-    text, notes = export_text(consumer, split_names(shapes), load_hardware(gpu), (dtype, layout), settings=settings, location=rest["db"])
+    given = {"settings": settings, "location": rest["db"], "unordered": rest["unordered"]}
+    text, notes = export_text(consumer, split_names(shapes), load_hardware(gpu), (dtype, layout), **given)
     for note in notes:
         say(note)
     if rest["output"] is None:

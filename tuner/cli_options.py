@@ -109,6 +109,9 @@ def problem_options(command: Command) -> Command:
 
 gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (see `tuner gpus`), or a YAML file of its figures.")
 db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
+unordered_option = click.option(
+    "--unordered", is_flag=True, help="Let schedules answer whose bits may differ from run to run (fused_reduction 2)."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 search_options = _options(
     click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`)."),

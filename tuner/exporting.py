@@ -23,9 +23,17 @@ def parse_rename(text: str) -> ExportSettings:
 
 
 def export_text(
-    consumer: str, shapes: Sequence[str], hardware: Hardware, kind: tuple[str, str], *, settings: ExportSettings, location: str | None
+    consumer: str,
+    shapes: Sequence[str],
+    hardware: Hardware,
+    kind: tuple[str, str],
+    *,
+    settings: ExportSettings,
+    location: str | None,
+    unordered: bool = False,
 ) -> tuple[str, list[str]]:
-    """The export's text, and what to tell the person about it. kind: (dtype, layout). No shapes: all that were measured on this GPU."""
+    """The export's text, and what to tell the person about it. kind: (dtype, layout). No shapes: all that were measured on this GPU.
+    unordered: schedules whose bits may differ from run to run may be exported, too."""
     exporter = load_exporter(consumer)
     dtype, layout = kind
     with open_reader(location) as reader:
@@ -37,14 +45,14 @@ def export_text(
             raise UserError(
                 f"nothing measured for {hardware.name} {dtype} {layout} in {reader.location}; run tuner search first, or name --shapes"
             )
-        answers = [_answer(reader, problem, hardware) for problem in problems]
+        answers = [_answer(reader, problem, hardware, unordered) for problem in problems]
     notes = [f"{a.record.problem.shape}: not measured, exported as the model's first choice" for a in answers if not a.measured]
     notes += [f"{a.record.problem.shape}: the kernel's source has changed since it was measured" for a in answers if a.stale]
     return exporter.export([entry(answer) for answer in answers], settings), notes
 
 
-def _answer(reader: Reader, problem: Problem, hardware: Hardware) -> BestAnswer:
-    found = reader.best(problem, hardware.name, sms=hardware.sms, kernel_hashes=kernel_hashes())
+def _answer(reader: Reader, problem: Problem, hardware: Hardware, unordered: bool) -> BestAnswer:
+    found = reader.best(problem, hardware.name, sms=hardware.sms, kernel_hashes=kernel_hashes(), unordered=unordered)
     if found is None:
         raise UserError(
             f"nothing is known for {problem.shape} {problem.dtype} {problem.layout} on {hardware.name}; run tuner search for it first"
