@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from landscapes import Landscape, prepare, read_database
 from numpy.typing import NDArray
+from publishing import publish
 
 from cost_models.fitting import geometric_mean
 from cost_models.hierarchy import estimate
@@ -137,9 +138,7 @@ def main() -> None:
     hardware, space = load_gpu(given.gpu), load_space("default")
     rows = [measure(prepare(recorded, hardware, space), hardware) for recorded in read_database(given.db, hardware)]
     text = report(rows, hardware)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(text, encoding="utf-8")
-    print(text)
+    publish(given.output, text)
 
 
 if __name__ == "__main__":

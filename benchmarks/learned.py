@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from landscapes import Landscape, others, prepare, read_csv, read_database
 from numpy.typing import NDArray
+from publishing import publish
 from regret import FIRSTS, fit_all, percent, row, score
 
 from cost_models import hierarchy
@@ -386,9 +387,7 @@ def main() -> None:
     stored = [prepare(one, hardware, space) for one in (read_database(given.db, hardware) if given.db else ())]
     stored = [one for one in stored if one.is_aligned and one.problem not in seen]
     text = report(study_all(recorded, stored, hardware, given.seeds, given.processes), given.seeds)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(text, encoding="utf-8")
-    print(text)
+    publish(given.output, text)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import numpy as np
 import peers
 from landscapes import NEAR_BEST, Landscape, others, prepare, read_csv, read_database
 from numpy.typing import NDArray
+from publishing import publish
 
 from cost_models import hierarchy, roofline
 from cost_models.calibration import FALLBACK, Calibration
@@ -236,9 +237,7 @@ def main() -> None:
         f"Uncalibrated constants: {start.name}. One fit of {given.steps} steps takes {took:.0f} s (median). {', '.join(versions())}.",
         "",
     ]
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    publish(given.output, "\n".join(lines))
 
 
 def versions() -> list[str]:

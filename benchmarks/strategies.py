@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from landscapes import NEAR_BEST, Landscape, others, prepare, read_csv
+from publishing import publish
 from regret import by_hierarchy, fit_all, percent, row
 
 from cost_models.calibration import FALLBACK, Calibration
@@ -190,9 +191,7 @@ def main() -> None:
     lines += section("Aligned shapes", [one for one in landscapes if one.is_aligned], search, given.strategies)
     lines += section("Rows that are not aligned", [one for one in landscapes if not one.is_aligned], search, given.strategies)
     lines += [f"Took {time.perf_counter() - begin:.0f} s. Python {platform.python_version()}, numpy {np.__version__}.", ""]
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    publish(given.output, "\n".join(lines))
 
 
 if __name__ == "__main__":

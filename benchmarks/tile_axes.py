@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from publishing import publish
 
 from search_spaces.gpu_files import load_gpu
 from search_spaces.hardware import Hardware
@@ -104,9 +105,7 @@ def main() -> None:
     with open_workshop() as workshop:
         rows = [measure(problem, hardware, workshop, more=problem is not problems[-1]) for problem in problems]
     text = report(rows, hardware)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(text, encoding="utf-8")
-    print(text)
+    publish(given.output, text)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from cost_models.work import FILL_BYTES_PER_CLOCK, Work, prepare
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
+from search_spaces.schedule import UNORDERED
 from search_spaces.table import ScheduleTable
 
 SHARED_MEMORY_BYTES_PER_CLOCK = 128.0  # per SM, every architecture since Volta; 127.9 measured (arXiv 2402.13499)
@@ -269,7 +270,7 @@ def _reduction(w: Work, c: Calibration) -> Seconds:
     launched = c.reduction_seconds + read + outputs * w.problem.out_bytes / dram_rate
     stream = w.table.stream_k == 1
     parts = np.where(stream, 1 + w.ctas / np.maximum(w.lowering.tiles, 1), w.table.split_k)
-    parts = np.where(w.table.fused_reduction == 2, 1, parts)  # added on their way, one sum is read
+    parts = np.where(w.table.fused_reduction == UNORDERED, 1, parts)  # added on their way, one sum is read
     tile_bytes = w.table.cta_m.astype(np.float64) * w.table.cta_n * ACCUMULATOR_BYTES
     # stored, the arrival counted, read again: each a way to L2 and back
     arrived = np.where(stream, 6, 3) * c.load_latency_seconds + np.where(stream, 2, 1) * (1 + parts) * tile_bytes / (

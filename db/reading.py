@@ -34,7 +34,7 @@ from db.rows import (
     read_schedule,
 )
 from search_spaces.problem import Problem
-from search_spaces.schedule import Schedule
+from search_spaces.schedule import UNORDERED, Schedule
 
 _COMPARABLE = (*MeasuredOn._fields, "driver", "cuda", "torch")  # what has to agree for times to be compared
 _PLACE = ("protocol", *(f"environment_{name}" for name in _COMPARABLE))
@@ -56,7 +56,7 @@ _RECORD = (
     + f" {_FROM}"
 )
 _PROBLEM = _same(PROBLEM_COLUMNS)
-_ORDERED = "trial.fused_reduction < 2"  # parts of K are added in a fixed order: the same bits from run to run
+_ORDERED = f"trial.fused_reduction <> {UNORDERED}"
 # a later attempt at the same schedule, with the same kernel and compiler, that gave a wrong answer
 _NOT_DISPROVED = (
     "NOT EXISTS (SELECT 1 FROM trial later JOIN environment place ON place.id = later.environment_id WHERE later.id > trial.id"
@@ -155,9 +155,10 @@ class Reader(ABC):
         ties = tuple(read_schedule(row) for row in tied)
         return BestAnswer(record=self.trial(winner.trial_id), measured=True, finalist=winner, ties=ties, stale=stale)
 
-    def tuned_problems(self, gpu: str, *, sms: int | None) -> tuple[Problem, ...]:
-        """The problems that have a measured answer on this GPU, in a fixed order."""
+    def tuned_problems(self, gpu: str, *, sms: int | None, unordered: bool = False) -> tuple[Problem, ...]:
+        """The problems that have a measured answer on this GPU, in a fixed order. unordered: see `best`."""
         where, values = _on_sms("WHERE trial.gpu = :gpu AND trial.status = 'ok'", {"gpu": gpu}, sms)
+        where += "" if unordered else f" AND {_ORDERED}"
         names = _columns(PROBLEM_COLUMNS)
         rows = self.rows(f"SELECT DISTINCT {names} {_FROM} {where} ORDER BY {names}", values)
         return tuple(read_problem(row) for row in rows)

@@ -18,6 +18,7 @@ from search_spaces.occupancy import WARP_THREADS, occupancy
 from search_spaces.problem import ACCUMULATOR_BYTES
 from search_spaces.ring_checks import RING_CHECKS
 from search_spaces.ringed import launched_warps
+from search_spaces.schedule import UNORDERED
 from search_spaces.streaming import MOST_ROWS, column_sharing
 
 LEAST_TILE = 16  # tl.dot pads smaller M and N to the instruction, and takes no K below 16 for 16-bit types
@@ -96,9 +97,9 @@ def positive_axes(f: Facts) -> Check:
 def kernel_variants(f: Facts) -> Check:
     """The kernels have flatten 0 and 1, epilogue_subtile 1 and 2 (a ring more), and fused_reduction 0 to 2."""
     t = f.table
-    fused, reduced = t.flatten > 1, t.fused_reduction > 2
+    fused, reduced = t.flatten > 1, t.fused_reduction > UNORDERED
     need = np.where(fused, t.flatten, np.where(reduced, t.fused_reduction, t.epilogue_subtile))
-    limit = np.where(fused, 1, 2)
+    limit = np.where(fused, 1, np.where(reduced, UNORDERED, 2))
     axes = "flatten={flatten} epilogue_subtile={epilogue_subtile} fused_reduction={fused_reduction}"
     sentence = axes + ": {need} is over the {limit} that the kernels have"
     return Check(sentence, need, limit, ok=(need <= limit) | (f.ring & ~fused & ~reduced))

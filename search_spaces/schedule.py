@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from search_spaces.errors import UserError
 
+UNORDERED = 2  # of `fused_reduction`: parts are added as they come, and bits may differ from run to run
+
 # axis -> (letter in the short text of a schedule, value that means "not used")
 AXES: Mapping[str, tuple[str, int]] = {
     "cta_m": ("", 0),

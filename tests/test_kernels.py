@@ -18,10 +18,11 @@ from kernel_cases import Case, cases, interpreted_outcomes
 
 from search_spaces.errors import UserError
 from search_spaces.families import families
-from search_spaces.schedule import parse_schedule
+from search_spaces.schedule import UNORDERED, parse_schedule
 from tuner import kernels
 from tuner.kernels import family_module, family_names, kernel_hash
 from tuner.kernels.launch import Call, allocate
+from tuner.kernels.partition import is_unordered
 from tuner.kernels.raster import tile_of
 
 ROOT = Path(__file__).parent.parent
@@ -228,3 +229,9 @@ def test_hash_follows_a_family_and_its_helpers_only(tmp_path: Path, monkeypatch:
     assert [old != new for old, new in zip(plain, hashes("specialise"), strict=True)] == [False, False]
     for helper in ("raster", "launch", "reduction"):
         assert [old != new for old, new in zip(plain, hashes(helper), strict=True)] == [True, True]
+
+
+def test_kernels_and_the_database_mean_the_same_by_unordered() -> None:
+    """Kernels are copied into exported modules, so that they cannot ask the constant."""
+    texts = ("tma 64x64x64 w4 s3", "tma 64x64x64 w4 s3 k4", "tma 64x64x64 w4 s3 k4 r1", f"tma 64x64x64 w4 s3 k4 r{UNORDERED}")
+    assert [is_unordered(parse_schedule(text)) for text in texts] == [False, False, False, True]

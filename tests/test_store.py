@@ -347,6 +347,13 @@ def test_bits_that_may_differ_answer_only_who_asks_for_them(store: Store, reader
     assert (answer.record.trial_id, answer.record.schedule, answer.ties) == (first, ordered, ())
 
 
+def test_a_problem_with_unordered_answers_only_is_tuned_for_who_takes_them(store: Store, reader: Reader) -> None:
+    run_with(store, record(timed(170.0), schedule=replace(SCHEDULE, flatten=0, split_k=4, fused_reduction=2)))
+    assert reader.best(PROBLEM, GPU, sms=132) is None
+    assert reader.tuned_problems(GPU, sms=132) == ()
+    assert reader.tuned_problems(GPU, sms=132, unordered=True) == (PROBLEM,)
+
+
 def test_compiled_only_is_never_a_measured_best(store: Store, reader: Reader) -> None:
     quick = record(COMPILED, environment=NO_GPU, schedule=OTHER, protocol="compile")
     quick = replace(quick, estimate=replace(quick.estimate, seconds=1e-4))

@@ -40,7 +40,9 @@ def export_text(
         if shapes:
             problems = [Problem(m=m, n=n, k=k, dtype=dtype, layout=layout) for m, n, k in map(parse_shape, shapes)]
         else:
-            problems = [p for p in reader.tuned_problems(hardware.name, sms=hardware.sms) if (p.dtype, p.layout) == kind]
+            problems = [
+                p for p in reader.tuned_problems(hardware.name, sms=hardware.sms, unordered=unordered) if (p.dtype, p.layout) == kind
+            ]
         if not problems:
             raise UserError(
                 f"nothing measured for {hardware.name} {dtype} {layout} in {reader.location}; run tuner search first, or name --shapes"

@@ -32,35 +32,11 @@ def wrapped(places, EXTENT, UNIT: tl.constexpr):
 
 @triton.jit
 def pointer_gemm(
-    a,
-    b,
-    c,
-    partials,
-    arrivals,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    UNIT_M: tl.constexpr,
-    UNIT_N: tl.constexpr,
-    UNIT_K: tl.constexpr,
-    UNIT_A: tl.constexpr,
-    UNIT_B: tl.constexpr,
-    UNIT_C: tl.constexpr,
-    CTA_M: tl.constexpr,
-    CTA_N: tl.constexpr,
-    CTA_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    WHOLE_STEPS: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    UNORDERED: tl.constexpr,
-):
+    a, b, c, partials, arrivals, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+    UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_A: tl.constexpr, UNIT_B: tl.constexpr, UNIT_C: tl.constexpr,
+    CTA_M: tl.constexpr, CTA_N: tl.constexpr, CTA_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    WHOLE_STEPS: tl.constexpr, SWAPPED: tl.constexpr, CHUNK: tl.constexpr, UNORDERED: tl.constexpr,
+):  # fmt: skip
     """C = A @ B; SWAPPED: to C^T. With SPLIT_K > 1 and no CHUNK, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K
     to c[z]; with CHUNK they go to `partials`, and the last of a tile's splits to arrive adds them, so many rows at a time.
 

@@ -18,10 +18,13 @@ from tuner.kernels.reduction import split_scratch, sum_splits_call
 from tuner.kernels.tma import descriptor_obstacle, stored, tma_stores
 from tuner.kernels.wgmma_parts import (
     awaited,
+    barriers,
     multiply_on,
     multiply_step,
     next_slot,
     packed_parts,
+    part_buffers,
+    parts_of,
     tile_buffers,
     wgmma_load,
     wgmma_place,
@@ -122,6 +125,26 @@ def wgmma_multiply_deferred(
 
 
 @gluon.jit
+def wgmma_multiply_alone(
+    c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm,
+    CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    STAGES: gl.constexpr, A_TRANSPOSED: gl.constexpr, B_TRANSPOSED: gl.constexpr, TMA_STORE: gl.constexpr,
+    LAYOUTS: gl.constexpr, SWAPPED: gl.constexpr, DEFERRED: gl.constexpr,
+):  # fmt: skip
+    """The only consumer, of either kind."""
+    if DEFERRED:
+        wgmma_multiply_deferred(
+            c, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
+            A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED,
+        )  # fmt: skip
+    else:
+        wgmma_multiply(
+            c, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES,
+            A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, 1, 0,
+        )  # fmt: skip
+
+
+@gluon.jit
 def wgmma_gemm(
     a, b, b_rest, c, c_rest, M, N, K, stride_cm,
     CTA_M: gl.constexpr, CTA_N: gl.constexpr, CTA_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
@@ -135,33 +158,20 @@ def wgmma_gemm(
 
     With SPLIT_K > 1, c is [SPLIT_K, M, N] and split z writes the partial sums of its share of K to c[z].
     """
-    bs = (b,)
-    if b_rest is not None:
-        bs += (b_rest,)  # type: ignore[assignment]
+    bs = parts_of(b, b_rest)
+    cs = parts_of(c, c_rest)
     a_buffers = tile_buffers(a, STAGES)
-    b_buffers = ()
-    for i in gl.static_range(len(bs)):
-        b_buffers += (tile_buffers(bs[i], STAGES),)  # type: ignore[assignment]
-    cs = (c,)
+    b_buffers = part_buffers(bs, STAGES, STAGES)
     c_buffers = (a_buffers,)  # where C is stored through pointers, these are not used
     c_buffers_of_second = (a_buffers,)
     if TMA_STORE:
-        c_buffers = (tile_buffers(c, EPILOGUE_BUFFERS),)
-        if c_rest is not None:
-            cs += (c_rest,)  # type: ignore[assignment]
-            c_buffers += (tile_buffers(c_rest, 1),)  # type: ignore[assignment]
+        c_buffers = part_buffers(cs, EPILOGUE_BUFFERS, 1)
         if CONSUMERS == 2:
-            c_buffers_of_second = (tile_buffers(c, EPILOGUE_BUFFERS),)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+            c_buffers_of_second = part_buffers(cs, EPILOGUE_BUFFERS, 1)
+    full, empty = barriers(STAGES, 2)
     turns = full
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=1)
     if CONSUMERS == 2:
-        turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-        for i in gl.static_range(2):
-            mbarrier.init(turns.index(i), count=1)
+        turns = barriers(2, 1)[0]
     fence_async_shared()
     if CONSUMERS == 2:
         gl.warp_specialize(
@@ -185,30 +195,13 @@ def wgmma_gemm(
             [gl.num_warps(), 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
         )  # fmt: skip
-    elif DEFERRED:
-        gl.warp_specialize(
-            [
-                (
-                    wgmma_multiply_deferred,
-                    (cs, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED),
-                ),
-                (
-                    wgmma_load,
-                    (a, bs, a_buffers, b_buffers, full, empty, M, N, K,
-                     CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED),
-                ),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
     else:
         gl.warp_specialize(
             [
                 (
-                    wgmma_multiply,
+                    wgmma_multiply_alone,
                     (cs, a_buffers, b_buffers, c_buffers, full, empty, turns, M, N, K, stride_cm, CTA_M, CTA_N, CTA_K, GROUP_M,
-                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, 1, 0),
+                     SPLIT_K, STAGES, A_TRANSPOSED, B_TRANSPOSED, TMA_STORE, LAYOUTS, SWAPPED, DEFERRED),
                 ),
                 (
                     wgmma_load,
@@ -298,5 +291,5 @@ EXPORTS = (
     *tma_family.EXPORTS,
     *wgmma_parts.EXPORTS,
     *wgmma_plan.EXPORTS,
-    *(wgmma_multiply, wgmma_multiply_deferred, wgmma_gemm, wgmma_supports, wgmma_scratch, swizzled, wgmma_calls),
+    *(wgmma_multiply, wgmma_multiply_deferred, wgmma_multiply_alone, wgmma_gemm, wgmma_supports, wgmma_scratch, swizzled, wgmma_calls),
 )

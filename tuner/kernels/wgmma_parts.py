@@ -30,6 +30,35 @@ def tile_buffers(descriptor, COUNT: gl.constexpr):
 
 
 @gluon.jit
+def parts_of(first, rest):
+    """What there is for each part of a tile's columns."""
+    parts = (first,)
+    if rest is not None:
+        parts += (rest,)  # type: ignore[assignment]
+    return parts
+
+
+@gluon.jit
+def part_buffers(descriptors, COUNT: gl.constexpr, COUNT_OF_REST: gl.constexpr):
+    buffers = ()
+    for i in gl.static_range(len(descriptors)):
+        buffers += (tile_buffers(descriptors[i], COUNT if i == 0 else COUNT_OF_REST),)  # type: ignore[assignment]
+    return buffers
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, SETS: gl.constexpr):
+    """So many sets of so many mbarriers, a phase of which takes one arrival."""
+    made = ()
+    for _ in gl.static_range(SETS):
+        made += (gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout()),)  # type: ignore[assignment]
+    for i in gl.static_range(COUNT):
+        for j in gl.static_range(SETS):
+            mbarrier.init(made[j].index(i), count=1)
+    return made
+
+
+@gluon.jit
 def zero_part(CTA_M: gl.constexpr, b_buffers, B_TRANSPOSED: gl.constexpr, LAYOUTS: gl.constexpr, PART: gl.constexpr):
     buffers = b_buffers[PART]
     WIDTH: gl.constexpr = buffers.shape[1] if B_TRANSPOSED else buffers.shape[2]
@@ -253,6 +282,21 @@ def wgmma_store(
 
 
 EXPORTS = (
-    *(copy_in, copy_out, tile_buffers, zero_part, zero_parts, next_slot, wgmma_place, wgmma_load, multiply_step, awaited, multiply_on),
+    *(
+        copy_in,
+        copy_out,
+        tile_buffers,
+        parts_of,
+        part_buffers,
+        barriers,
+        zero_part,
+        zero_parts,
+        next_slot,
+        wgmma_place,
+        wgmma_load,
+        multiply_step,
+        awaited,
+        multiply_on,
+    ),
     *(halves, slices, packed, packed_parts, unpacked, store_slices, store_pointers, wgmma_store),
 )
