@@ -11,7 +11,7 @@ from pathlib import Path
 from search_spaces.errors import UserError
 from search_spaces.user_folder import user_folder
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 VERSION_TABLE = "tuner_schema"
 BUSY_TIMEOUT_SECONDS = 60.0
 OTHER_FILE = "name another file with --db or TUNER_DB"

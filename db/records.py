@@ -16,18 +16,31 @@ Status = Literal[
     "slow",  # right, but so far behind that it was timed by one launch only
     "compiled",  # not measured
     "duplicate",  # the same binary as another schedule
+    # the schedule's own doing: it would be the same again
     "wrong_answer",
     "unstable",  # the splits add up differently from run to run
-    "compile_failed",
+    "refused",  # by the compiler, which says why
+    "out_of_resources",  # compiled to more registers or shared memory than a CTA has
+    "faulted",  # the kernel broke a rule of the device (an illegal address, a trap) in a process of its own
+    # the moment's: it says nothing about the schedule
+    "compile_failed",  # for want of something that a compiler needs, or for a reason that it did not say
     "compile_timeout",
-    "out_of_resources",
     "launch_failed",
     "timeout",
-    "crashed",
-    "killed",  # ended from outside, which says nothing about the schedule
+    "crashed",  # the process died, and not of a fault that the device named
+    "killed",  # ended from outside
+    "machine_fault",  # disk, memory, open files, driver
+    "implausible",  # a time that the machine cannot have taken
 ]
 RunStatus = Literal["running", "finished", "interrupted"]
 TIMED: tuple[Status, ...] = ("ok", "slow")
+SCHEDULES_OWN: tuple[Status, ...] = ("wrong_answer", "unstable", "refused", "out_of_resources", "faulted")
+REMEMBERED: tuple[Status, ...] = (*TIMED, "compiled", "duplicate", *SCHEDULES_OWN)  # may answer in place of another attempt
+
+
+def is_moments(status: str) -> bool:
+    """Whether an attempt failed for a reason that has nothing to do with its schedule, so that it is to be made again."""
+    return status not in REMEMBERED
 
 
 class MeasuredOn(NamedTuple):
@@ -45,7 +58,8 @@ class MeasuredOn(NamedTuple):
 class Environment:
     """The machine on the day. `gpu` is the GPU asked for; the device_ fields are what the driver says, None where it was compiled for only.
 
-    code_version: the package's version, with the commit and whether it was dirty where that is known.
+    sms: those that the measuring process may use, which can be fewer than the card has. code_version: the package's version, with the
+    commit and whether it was dirty where that is known. gpu_figures: `Hardware.figures_hash` of the file that the GPU was named by.
     """
 
     gpu: str
@@ -63,6 +77,7 @@ class Environment:
     sm_clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
     power_limit_w: float | None = None
+    gpu_figures: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +85,9 @@ class Measurement:
     """What became of one attempt. Only the statuses in TIMED have a time, and they always have one.
 
     median_us: cold operands in a graph. spill_slots: 32-bit words of local memory a thread
-    has, which need not be spills. sm_clock_mhz: as seen while timing.
+    has, which need not be spills. sm_clock_mhz: as seen while timing. operands: how their values were drawn, with the seeds.
+    operand_sets, operands_over_l2: how many sets were gone round, and the bytes that they touch over those of L2; under 1 they are not
+    cold. compile_log: what the compiler said, where it failed.
     """
 
     status: Status
@@ -87,6 +104,10 @@ class Measurement:
     compile_seconds: float | None = None
     sm_clock_mhz: float | None = None
     throttle_reasons: str | None = None
+    operands: str | None = None
+    operand_sets: int | None = None
+    operands_over_l2: float | None = None
+    compile_log: str | None = None
 
     def __post_init__(self) -> None:
         times = (*self.samples_us, *(() if self.median_us is None else (self.median_us,)))
@@ -158,13 +179,17 @@ class Finalist:
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """One search. A run whose process was killed stays `running`. request: JSON text of what was asked."""
+    """One search. request: JSON text of what was asked. host, pid, process_started: of the process that searches, where the schema that it
+    was written under had them; process_started in seconds since 1970. A run whose process is gone is `interrupted` at the next start."""
 
     id: int
     request: str
     status: RunStatus
     started: datetime
     finished: datetime | None = None
+    host: str | None = None
+    pid: int | None = None
+    process_started: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

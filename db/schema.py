@@ -34,6 +34,9 @@ RUN = Table(
     _text("status"),
     _text("started"),  # times are ISO 8601, UTC
     _text("finished", nullable=True),
+    _text("host", nullable=True),
+    _integer("pid", nullable=True),
+    _real("process_started"),
 )
 
 ENVIRONMENT = Table(
@@ -46,6 +49,7 @@ ENVIRONMENT = Table(
     _bytes("device_memory_bytes"),
     *(_text(name, nullable=True) for name in ("compute_capability", "driver", "cuda", "torch")),
     *(_real(name) for name in ("sm_clock_mhz", "memory_clock_mhz", "power_limit_w")),
+    _text("gpu_figures", nullable=True),
 )
 
 TRIAL = Table(
@@ -80,6 +84,10 @@ TRIAL = Table(
     *(_text(name, nullable=True) for name in ("mma_instruction", "binary_hash")),
     *(_real(name) for name in ("compile_seconds", "sm_clock_mhz")),
     _text("throttle_reasons", nullable=True),
+    _text("operands", nullable=True),
+    _integer("operand_sets", nullable=True),
+    _real("operands_over_l2"),
+    _text("compile_log", nullable=True),
     Index("trial_problem", "m", "n", "k", "status"),
     Index("trial_run", "run_id"),
 )

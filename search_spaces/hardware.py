@@ -54,6 +54,7 @@ class Hardware:
     has_triton_mma: bool  # False where current Triton lowers tl.dot to FMAs (before sm_80)
     device_names: tuple[str, ...]  # what the driver calls it
     sources: Mapping[str, str]  # figure -> where it comes from
+    figures_hash: str = ""  # of what the file says, as it was read; another file of the same name has another one
 
     def need(self, figure: str) -> float:
         """The figure, or a sentence for the user when no public source gives it."""

@@ -20,7 +20,7 @@ from tuner.cli_options import ProgressLine
 from tuner.search import Progress
 
 ROOT = Path(__file__).parent.parent
-KEPT_DATABASE = ROOT / "tests/data/schema_0002.db"
+KEPT_DATABASE = ROOT / "tests/data/schema_0003.db"
 
 
 def tuner(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

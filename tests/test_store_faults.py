@@ -147,13 +147,13 @@ def test_another_application_s_database_is_refused(door: Callable[[Path], None],
 @DOORS
 def test_a_newer_schema_is_refused(door: Callable[[Path], None], path: Path) -> None:
     set_version(path, "0007")
-    refused(door, path, "was written by a newer tuner (schema 0007, this one knows 0002): upgrade the tool")
+    refused(door, path, "was written by a newer tuner (schema 0007, this one knows 0003): upgrade the tool")
 
 
 @pytest.mark.parametrize("door", [read_all, write])
 def test_an_older_schema_is_to_be_upgraded_first(door: Callable[[Path], None], path: Path) -> None:
     set_version(path, "0000")
-    refused(door, path, "was written by an older tuner (schema 0000, this one has 0002): run `tuner db upgrade`")
+    refused(door, path, "was written by an older tuner (schema 0000, this one has 0003): run `tuner db upgrade`")
 
 
 def set_version(path: Path, version: str) -> None:
