@@ -7,9 +7,14 @@ import stat
 from pathlib import Path
 
 from search_spaces.errors import UserError
-from search_spaces.plain_text import shown, visible
+from search_spaces.plain_text import visible
 
 MOST_BYTES = 2**20
+
+
+def named(path: Path | str) -> str:
+    """A path as a sentence names it: whole, in one line, and safe to print."""
+    return visible(str(path)).replace("\n", "\\n")
 
 
 def read_text_file(path: Path, what: str, how: str) -> str:
@@ -19,7 +24,7 @@ def read_text_file(path: Path, what: str, how: str) -> str:
     Raises UserError for what is no regular file (a pipe would wait for ever, a device has no end), for more than MOST_BYTES, which is
     asked before anything is read, and for what is no UTF-8 text.
     """
-    name = f"{what} {visible(str(path))}"
+    name = f"{what} {named(path)}"
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -31,7 +36,7 @@ def read_text_file(path: Path, what: str, how: str) -> str:
             os.close(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"cannot read {what} {shown(path, quotes=False)}: {reason}; {how}") from None
+        raise UserError(f"cannot read {name}: {reason}; {how}") from None
     size = max(status.st_size, len(content))
     if size > MOST_BYTES:
         raise UserError(f"{name} has {size} bytes, more than the {MOST_BYTES} that are read; {how}")

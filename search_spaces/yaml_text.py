@@ -51,7 +51,7 @@ def _not_yaml(label: str, error: Exception) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return f"{label} is not YAML: {visible(' '.join(str(error).split()))}"
-    return f"{label}, line {mark.line + 1}: not YAML, {visible(str(problem))}"
+    return f"{label} is not YAML, line {mark.line + 1}: {visible(str(problem))}"
 
 
 def scalar(text: str) -> Node:
@@ -122,11 +122,15 @@ class _Reader:
             if key == "<<" and event.implicit[0]:
                 raise self._refused(event, "merge keys (<<) are not read; write it out")
             if key in lines:
-                both = f"lines {lines[key]} and {event.start_mark.line + 1}"
+                both = f"lines {lines[key]} and {_line(event)}"
                 raise UserError(f"{self._label}: {shown(key)} stands twice, on {both}; leave one")
-            lines[key] = event.start_mark.line + 1
+            lines[key] = _line(event)
             found[key] = self._node(self._next(), depth)
         return found
 
     def _refused(self, event: Any, why: str) -> UserError:
-        return UserError(f"{self._label}, line {event.start_mark.line + 1}: {why}")
+        return UserError(f"{self._label}, line {_line(event)}: {why}")
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
