@@ -20,7 +20,7 @@ import pytest
 from search_spaces.errors import UserError
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter, write_atomically
+from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter
 from tuner.kernels import family_module, family_names
 
 SCRIPT = Path(__file__).parent / "data" / "run_exported.py"
@@ -316,30 +316,3 @@ def test_a_schedule_that_splits_k_serves_no_much_greater_m(tuned):
     split = Schedule(family="pointer", cta_m=16, cta_n=16, cta_k=16, split_k=2)
     assert tuned(4096, {1024: split}) == ("near", split)
     assert tuned(4097, {1024: split}) == ("default", None)
-
-
-def test_a_written_file_is_whole_and_keeps_its_permissions(tmp_path):
-    file = tmp_path / "out.py"
-    file.write_text("before")
-    file.chmod(0o640)
-    write_atomically(file, "after\n")
-    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"after\n", 0o640)
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    file = tmp_path / "out.py"
-    file.write_text("before")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"cannot write .*out.py: No space left on device; what was there is as before"):
-        write_atomically(file, "after")
-    assert (file.read_text(), list(tmp_path.iterdir())) == ("before", [file])
-
-
-def test_a_folder_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(UserError, match=r"cannot write .*No such file or directory"):
-        write_atomically(tmp_path / "none" / "out.py", "text")
