@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from db.damage import DamagedRow, made, moment, named_numbers, numbers
 from db.records import Environment, Estimated, Finalist, Landscape, Measurement, Record, RunInfo
+from search_spaces.plain_text import shown
 from search_spaces.problem import Problem
 from search_spaces.schedule import AXES, Schedule, Tile
 
@@ -43,10 +45,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def read_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
 def problem_row(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in PROBLEM_COLUMNS}
 
@@ -73,32 +71,32 @@ def trial_row(record: Record) -> dict[str, Any]:
 
 
 def read_problem(row: Row) -> Problem:
-    return Problem(**{name: row[name] for name in PROBLEM_COLUMNS})
+    return made(Problem, {name: row[name] for name in PROBLEM_COLUMNS})
 
 
 def read_schedule(row: Row) -> Schedule:
-    return Schedule(**{name: row[name] for name in SCHEDULE_COLUMNS})
+    return made(Schedule, {name: row[name] for name in SCHEDULE_COLUMNS})
 
 
 def read_measurement(row: Row) -> Measurement:
     values = {name: row[name] for name in MEASUREMENT_COLUMNS}
-    return Measurement(**(values | {"samples_us": tuple(json.loads(values["samples_us"]))}))
+    return made(Measurement, values | {"samples_us": tuple(numbers(values["samples_us"], "samples_us"))})
 
 
 def read_finalist(row: Row) -> Finalist:
-    values = {name: row[name] for name in FINALIST_COLUMNS}
-    return Finalist(**(values | {"tied": bool(values["tied"]), "winner": bool(values["winner"])}))
+    found = made(Finalist, {name: row[name] for name in FINALIST_COLUMNS})
+    return replace(found, tied=bool(found.tied), winner=bool(found.winner))
 
 
 def read_run(row: Row) -> RunInfo:
-    times = {name: read_time(row[name]) for name in ("started", "finished")}
+    times = {name: moment(row[name], name) for name in ("started", "finished")}
     return RunInfo(id=row["id"], request=row["request"], status=row["status"], **times)  # type: ignore[arg-type]
 
 
 def read_landscape(rows: Sequence[Row]) -> Landscape:
     """From timed trials of one problem in one place, oldest first, with columns as `read_record` takes them."""
     newest = rows[-1]
-    recorded = read_time(newest["recorded"])
+    recorded = moment(newest["recorded"], "recorded")
     assert recorded is not None  # the schema says so
     return Landscape(
         problem=read_problem(newest),
@@ -110,23 +108,25 @@ def read_landscape(rows: Sequence[Row]) -> Landscape:
 
 
 def _read_environment(row: Row) -> Environment:
-    return Environment(**{name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS})
+    return made(Environment, {name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS})
 
 
 def read_record(row: Row) -> Record:
     """From a trial's columns, `trial_id`, and its environment's columns with `environment_` before their names."""
     tiles = [row[name] for name in _TILE_COLUMNS]
+    if not all(type(extent) is int for extent in tiles):
+        raise DamagedRow(f"the warp and MMA tiles of a row of the database are {shown(tiles)}, not all of them whole numbers")
     estimate = {name: row[f"predicted_{name}"] for name in _ESTIMATE_FIELDS}
     return Record(
         problem=read_problem(row),
         schedule=read_schedule(row),
         warp_tile=Tile(*tiles[:3]),
         mma_tile=Tile(*tiles[3:]),
-        estimate=Estimated(**(estimate | {"terms": json.loads(estimate["terms"])})),
+        estimate=made(Estimated, estimate | {"terms": named_numbers(estimate["terms"], "predicted_terms")}),
         environment=_read_environment(row),
         measurement=read_measurement(row),
         trial_id=row["trial_id"],
         run_id=row["run_id"],
-        recorded=read_time(row["recorded"]),
+        recorded=moment(row["recorded"], "recorded"),
         **{name: row[name] for name in _OWN_COLUMNS},
     )

@@ -379,6 +379,6 @@ def test_interrupting_leaves_what_is_done(tmp_path: Path, monkeypatch: pytest.Mo
     suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
     suite.write_text(SUITE)
     space.write_text(SPACE)
-    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "mine.csv").read_text())))
+    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "found"))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text())))
     assert [row["status"] for row in rows] == ["measured", "skipped", "measured"]

@@ -16,7 +16,7 @@ from search_spaces.problem import Problem
 from tuner.bench import Benchmark, BenchRow
 from tuner.bench_report import bench_csv, bench_markdown
 from tuner.environment import DeviceInfo, device_present, environment, load_warnings
-from tuner.exporters import write_atomically
+from tuner.files import write_file
 from tuner.ranking import check_model
 from tuner.request import Request
 from tuner.search import Progress
@@ -58,8 +58,8 @@ def run_bench(wish: BenchWish, say: Callable[[str], None], report: Callable[[Pro
 
     def write(done: Sequence[BenchRow]) -> None:
         if wish.output:
-            write_atomically(_file(wish.output, "csv"), bench_csv(done))
-            write_atomically(_file(wish.output, "md"), bench_markdown(done, place, suite.title, _effort(request)))
+            write_file(_file(wish.output, "csv"), bench_csv(done), made_from=(wish.suite,))
+            write_file(_file(wish.output, "md"), bench_markdown(done, place, suite.title, _effort(request)), made_from=(wish.suite,))
 
     with open_workshop() as workshop, open_store(wish.location) as store:
         for warning in (*store.warnings, *load_warnings(device)):
