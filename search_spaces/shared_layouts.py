@@ -79,8 +79,8 @@ def _placed(operand: str, along_k: bool, place: int, extent: int, schedule: Sche
     if version == FMA:
         tile = SharedTile(rows=rows, row_elements=inner, element_bytes=FMA_BYTES)
         text = f"swizzled_shared<{{vec = 1, perPhase = 1, maxPhase = 1, order = {_order(across)}}}>"
-        read = _fma_read(tile, along_k, place, schedule)
-        return PlacedTile(operand=operand, tile=tile, name=text, how="read by the lanes, as fp32", access=read)
+        taken = _fma_read(tile, along_k, place, schedule)
+        return PlacedTile(operand=operand, tile=tile, name=text, how="read by lanes, as fp32", access=taken)
     swizzle = widest_swizzle(inner * element_bytes)
     if loads == "ring" and schedule.swizzle_bytes:
         swizzle = min(swizzle, schedule.swizzle_bytes)
@@ -90,8 +90,8 @@ def _placed(operand: str, along_k: bool, place: int, extent: int, schedule: Sche
         text = f"swizzled_shared<{{vec = 8, perPhase = {per_phase}, maxPhase = {max(8 // per_phase, 1)}, order = {_order(across)}}}>"
     else:
         text = _nvmma(swizzle, loads == "pointer" and across, element_bytes)
-    read = "ldmatrix" if version == MMA_SYNC else MMA_NAMES[version]
-    return PlacedTile(operand=operand, tile=tile, name=text, how=f"read by {read}", access=matrices(tile))
+    reader = "ldmatrix" if version == MMA_SYNC else MMA_NAMES[version]
+    return PlacedTile(operand=operand, tile=tile, name=text, how=f"read by {reader}", access=matrices(tile))
 
 
 def _order(across: bool) -> str:

@@ -121,4 +121,5 @@ def placed_text(schedule: Schedule, problem: Problem, hardware: Hardware) -> str
 def _placed_row(placed: PlacedTile) -> tuple[object, ...]:
     tile = placed.tile
     rows = f"{tile.rows} of {tile.row_elements} x {tile.element_bytes} B"
-    return placed.operand.upper(), rows, placed.name.replace(" = ", "="), tile.swizzle_bytes or "-", placed.how, placed.ways
+    turned = ", transposed" if "transposed = true" in placed.name or "order = [0, 1]" in placed.name else ""
+    return placed.operand.upper(), rows, placed.name.split("<")[0] + turned, tile.swizzle_bytes or "-", placed.how, placed.ways
