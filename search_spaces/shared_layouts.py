@@ -1,8 +1,8 @@
 """How the tiles of a schedule lie in shared memory, and how many ways a warp conflicts at them.
 
-The layouts are those that Triton 3.6 to 3.9 gives operands (`DotOperandEncoding` and `NVMMASharedEncoding` of its IR); tests/test_banks.py
-keeps what it compiled for four chips, with the addresses of their PTX. Left out: the order in which Triton regroups an accumulator that
-leaves through pointers (it is worked out by Triton to have no conflicts), sums of a few words a warp, and TMA's own writes.
+The layouts are those that Triton 3.6 and 3.9 give operands (`swizzled_shared` and `nvmma_shared` of its IR); tests/test_banks.py keeps what
+it compiled for five chips, with the conflicts of the addresses in the PTX. Left out: the order in which an accumulator that leaves through
+pointers is regrouped (Triton works one out that has no conflicts), sums of a few words a warp, and TMA's own writes.
 """
 
 from __future__ import annotations

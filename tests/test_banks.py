@@ -22,6 +22,7 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import parse_schedule
 from search_spaces.shared_layouts import PlacedTile, conflict_wavefronts, placed_tiles
 from search_spaces.table import ScheduleTable
+from tuner.bank_report import placed_facts, placed_text
 from tuner.cli import app
 
 KERNELS = [json.loads(line) for line in (Path(__file__).parent / "data" / "compiled_shared.jsonl").read_text().splitlines()]
@@ -259,3 +260,20 @@ def test_the_model_and_the_explanation_agree(layout: str, out_dtype: str) -> Non
         table = ScheduleTable.of(schedules)
         charged = np.add(*conflict_wavefronts(table, lower(table, problem, hardware), problem)) > 0
         assert list(charged) == [any(one.ways > 1 for one in placed_tiles(s, problem, hardware)) for s in schedules]
+
+
+def test_explain_shows_where_the_tiles_of_a_schedule_lie() -> None:
+    """8 rows of 64 fp32 values fill two blocks of the widest swizzle; half a warp stores 4 rows of 32 bytes over half the banks."""
+    schedule, problem, h200 = parse_schedule("tma 64x64x64 w4 s3"), Problem(m=4096, n=4096, k=4096, out_dtype="fp32"), load_gpu("h200")
+    lines = [line.split() for line in placed_text(schedule, problem, h200).splitlines()[2:]]
+    assert lines == [
+        ["A", "64", "of", "64", "x", "2", "B", "nvmma_shared", "128", "read", "by", "wgmma", "1"],
+        ["B", "64", "of", "64", "x", "2", "B", "nvmma_shared", "128", "read", "by", "wgmma", "1"],
+        ["C", "64", "of", "64", "x", "4", "B", "nvmma_shared", "128", "written", "by", "lanes,", "8", "B", "each", "2"],
+    ]
+    facts = placed_facts(parse_schedule("pointer 64x64x32 w4 s2 x1"), Problem(m=64, n=64, k=64, dtype="fp16"), load_gpu("a100"))
+    assert [(fact["operand"], fact["layout"], fact["swizzle_bytes"], fact["ways"]) for fact in facts] == [
+        ("B", "swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [1, 0]}>", 64, 1),
+        ("A", "swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [0, 1]}>", 64, 1),
+    ]
+    assert "registers" in placed_text(parse_schedule("gemv 1x4x1024 w4"), Problem(m=1, n=64, k=4096), h200)

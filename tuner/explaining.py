@@ -21,7 +21,7 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
 from search_spaces.table import ScheduleTable
-from tuner.bank_report import placed_text
+from tuner.bank_report import placed_facts, placed_text
 from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
@@ -166,6 +166,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
                 "limiter": estimate.limiter,
                 "terms": dict(estimate.terms),
                 "facts": dict(estimate.facts),
+                "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
             }
         )
     return {
