@@ -104,7 +104,10 @@ def _nvmma(swizzle: int, transposed: bool, element_bytes: int) -> str:
 
 
 def _fma_read(tile: SharedTile, along_k: bool, place: int, schedule: Schedule) -> Access:
-    """One element a lane where a lane's neighbours lie along K, though the compiler joins some; else all neighbours that a lane holds."""
+    """One element a lane where a lane's neighbours lie along K; else all neighbours that a lane holds.
+
+    The compiler joins some of the first to reads of four: 14 compiled kernels spend 0.4 to 1.0 of the clocks that single ones would.
+    """
     size, lanes, _ = (int(column[0]) for column in fma_grid(ScheduleTable.of([schedule]), place))
     if not along_k:
         return Access(size * FMA_BYTES, tuple(tile.address(0, lane * size * FMA_BYTES) for lane in range(lanes)))
