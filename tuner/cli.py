@@ -220,6 +220,32 @@ def occupancy(gpu: str, warps: int, registers: int, shared_memory: int, as_json:
 
 
 @app.command()
+@click.option("--row", required=True, type=click.IntRange(min=1), help="Elements of a row of the tile.")
+@click.option("--rows", default=0, type=click.IntRange(min=0), help="Rows of the tile; as many as a row has elements unless given.")
+@click.option("--element-bytes", default=4, show_default=True, type=click.IntRange(min=1), help="Bytes of an element: 1, 2, 4, 8 or 16.")
+@click.option(
+    "--access",
+    "how",
+    default="column",
+    show_default=True,
+    help="How a warp takes it: row (lanes beside each other), column (a row each), or fragment (8 rows of 16 B: ldmatrix, operands of"
+    " mma.sync, core matrices of wgmma).",
+)
+@click.option("--lane-bytes", default=0, type=click.IntRange(min=0), help="Bytes a lane takes at once, up to 16; an element unless given.")
+@click.option("--padding", default=0, type=click.IntRange(min=0), help="Elements left free after each row.")
+@click.option("--swizzle", default=0, type=click.IntRange(min=0), help="Bytes of an XOR swizzle, 32, 64 or 128, as TMA's and CUTLASS's.")
+@json_option
+def banks(row: int, rows: int, element_bytes: int, how: str, lane_bytes: int, padding: int, swizzle: int, as_json: bool) -> None:
+    """How many ways a warp conflicts at a tile in shared memory of 32 banks."""
+    from search_spaces.banks import SharedTile
+    from tuner.bank_report import BankQuestion, bank_facts, bank_text
+
+    tile = SharedTile(rows=rows or row, row_elements=row, element_bytes=element_bytes, padding_elements=padding, swizzle_bytes=swizzle)
+    asked = BankQuestion(tile=tile, how=how, lane_bytes=lane_bytes)
+    print_result(as_json, lambda: bank_facts(asked), lambda: bank_text(asked))
+
+
+@app.command()
 @click.option("--to", "consumer", default="", help="python (a module of its own) or triton (triton.Config source); see --list.")
 @click.option("--shapes", default="", help="MxNxK, separated by commas; all measured ones unless given.")
 @click.option("--gpu", default="", help="The GPU whose winners are wanted.")
