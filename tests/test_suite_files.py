@@ -70,7 +70,7 @@ def test_every_line_is_a_problem_or_has_its_reason() -> None:
         ("M,N,depth\n1,2,3\n", "suite s has no column K; it has M, N, depth, and needs M, N and K"),
         ("M,N,K,dtype,dtype_in\n1,2,3,bf16,bf16\n", "suite s has 2 columns for dtype; leave one"),
         ("M,N,K\n1,2,3\n\n1,2\n", "suite s, line 4: 2 values for 3 columns; give one each"),
-        ("M,N,K\n1,2,-3\n", "suite s, line 2: k is '-3'; give a whole number from 0 on"),
+        ("M,N,K\n1,2,-3\n", "suite s, line 2: k is -3; it is a whole number from 0 to 9223372036854775807; write it in digits"),
         ('M,N,K\n1,2,"3\n', "suite s is not CSV: unexpected end of data"),
     ],
 )
@@ -91,7 +91,8 @@ def test_a_suite_by_its_path(tmp_path: Path) -> None:
     suite = read_suite(str(file))
     assert (suite.title, suite.rows[0].suite, suite.rows[0].shape) == ("mine", "mine", "1x2x3")
     with pytest.raises(
-        UserError, match=r"no suite file none\.csv; give a CSV file with the columns M, N and K, or one of llm, seeds, unaligned"
+        UserError,
+        match=r"cannot read the suite file none\.csv: No such file or directory; give a CSV file with the columns M, N and K, or one of llm, seeds, unaligned",
     ):
         read_suite("none.csv")
     with pytest.raises(UserError, match="no suite named 'lm'; known: llm, seeds, unaligned, or a CSV file; did you mean llm"):

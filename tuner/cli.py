@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import HIDING
+
+if HIDING:  # nothing below could be imported
+    click.echo(f"tuner: {HIDING}", err=True)
+    sys.exit(2)
+
 from search_spaces.errors import UserError
 from search_spaces.plain_text import visible
 from tuner.cli_options import (
