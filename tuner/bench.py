@@ -13,6 +13,7 @@ from search_spaces.errors import MachineFault, UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
+from tuner.causes import cause_of
 from tuner.kernels import kernel_hash
 from tuner.measuring import MeasureSettings
 from tuner.ranking import rank
@@ -66,7 +67,8 @@ class BenchRow:
 class Benchmark:
     """A suite under way. wish: what to search for, of a problem.
 
-    faults: of products that the machine failed. written: is given the rows that there are so far, in the suite's order, once with all that needs no measuring, then after each product.
+    faults: of products that the machine failed. written: is given the rows that there are so far, in the suite's order, once with all that
+    needs no measuring, then after each product.
     """
 
     rows: Sequence[SuiteRow]
@@ -112,13 +114,15 @@ class Benchmark:
         return None
 
     def _searched(self, problem: Problem, *, first: bool, more: bool) -> Stand | str:
-        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite; but where the machine lets
-        nothing go on, the next product would fare no better."""
+        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite; but where the machine
+        lets nothing go on, the next product would fare no better."""
         try:
             result = self._search(problem, first=first, more=more)
         except MachineFault:
             raise
         except Exception as error:  # the boundary that keeps products apart
+            if cause_of(error) == "machine_fault":
+                raise
             words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return (words.splitlines() or [type(error).__name__])[0][:REASON_CHARACTERS]
         if result.fault:

@@ -1,4 +1,4 @@
-"""Whose doing is a failure? The schedule's, so that it would be the same again; or the moment's, so that it says nothing about the schedule.
+"""Whose doing is a failure? The schedule's, so that it would be the same again; or the moment's, so that it says nothing about it.
 
 One answer for every process that compiles or measures. What is in doubt is the moment's: such a schedule is tried again, while one that is
 wrongly blamed would be lost for good.

@@ -105,8 +105,8 @@ def compiler_environment(cache_dir: Path) -> dict[str, str]:
 def no_room(folder: Path, error: OSError) -> MachineFault:
     """That compilers cannot work in this folder, and what to do."""
     return MachineFault(
-        f"the compilers cannot write to {folder} ({error.strerror}), and each needs some {CANDIDATE_BYTES >> 20} MiB there: make room, or set"
-        " TMPDIR to another folder; what was measured is stored"
+        f"the compilers cannot write to {folder} ({error.strerror}), and each needs some {CANDIDATE_BYTES >> 20} MiB there: make room, or"
+        " set TMPDIR to another folder; what was measured is stored"
     )
 
 

@@ -1,5 +1,5 @@
-"""Which files of the compiler's cache one search still needs. A candidate takes some 1.5 MB there, and only those that wait for their turn and
-the leaders are launched again."""
+"""Which files of the compiler's cache does one search still need? A candidate takes some 1.5 MB there, and only those that wait for their
+turn and the leaders are launched again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The one folder that a tuner keeps its temporary files in, those of its children too; and what is left of tuners that were killed.
 
 Its name says whose it is: process, start of that process, and host. Its owner holds a lock in it for as long as it lives. So the next tuner
-can tell what nobody needs any more: the owner is gone and the lock is free. A folder of another host, of another user, or of a container that
-has its own process numbers is left alone.
+can tell what nobody needs any more: the owner is gone and the lock is free. A folder of another host, of another user, or of a container
+that has its own process numbers is left alone.
 """
 
 from __future__ import annotations
