@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from db.records import Environment, Estimated, Finalist, Measurement, Record, RunStatus
 from db.store import Store
 from search_spaces.schedule import Schedule
-from tuner.comparing import compare
 from tuner.compiling import Compiled
+from tuner.finals import FINALS_SECONDS, hold_finals
 from tuner.kernels import kernel_hash, kernel_hashes
-from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
+from tuner.measuring import MeasureSettings
 from tuner.ranking import Ranking, tiles
 from tuner.request import Request
 from tuner.stopping import Regret, RegretWatch
@@ -24,8 +25,6 @@ from tuner.strategies import Candidates, StrategySettings, Trial, load_strategy,
 from tuner.warm_start import nearby_rows
 from tuner.workbench import Workbench, compile_job
 
-FINALISTS = 8  # leaders that are timed again beside the library
-FINALS_SECONDS = 1.0
 FIRST_BATCH = 32  # schedules; compiled while the measuring process gets ready
 ASK_AGAIN = 8  # candidates under way, or fewer: then the next batch is asked for
 LOOK_EVERY = 8  # measured schedules between two looks at what is promised by the rest
@@ -162,7 +161,7 @@ def search(
         known = {} if request.anew else store.known(request.problem, environment, kernel_hashes(), protocol)
         _Flow(run, bench, proposals, known).drive()
         if bench.process is not None:
-            finalists, lost = _finals(run, bench.process)
+            finalists, lost = hold_finals(run.outcomes, bench.process, store, run_id, partial(_record, run))
             notes = (*lost, *bench.process.notes)
         status = "finished"
     finally:
@@ -351,23 +350,3 @@ def _record(run: _Run, row: int, measurement: Measurement) -> None:
     )
     trial_id = run.store.add(run.run_id, record)
     run.outcomes[row] = Outcome(rank=row, schedule=schedule, measurement=measurement, trial_id=trial_id)
-
-
-def _finals(run: _Run, process: MeasuringProcess) -> tuple[tuple[Finalist, ...], tuple[str, ...]]:
-    """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call. With it, what went wrong."""
-    timed = sorted((o for o in run.outcomes.values() if o.measurement.status == "ok"), key=_place)
-    leaders = timed[:FINALISTS]
-    if not leaders:
-        return (), ()
-    try:
-        samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
-    except Lost as lost:
-        return (), (f"the finals were lost ({lost.message}); the same command again holds them anew",)
-    resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
-    verdicts = compare(samples, resources)
-    finalists = tuple(
-        Finalist(trial_id=outcome.trial_id, hot_l2_us=hot, eager_us=eager, **asdict(verdict))
-        for outcome, verdict, hot, eager in zip(leaders, verdicts, samples.hot_l2_us, samples.eager_us, strict=True)
-    )
-    run.store.add_finalists(run.run_id, finalists)
-    return finalists, ()
