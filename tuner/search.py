@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from db.records import Environment, Finalist, RunStatus
 from db.store import Store
-from tuner.comparing import compare
 from tuner.failures import failures, failures_text
+from tuner.finals import FINALS_SECONDS, hold_finals
 from tuner.flow import Flow
 from tuner.kernel_cache import KernelCache
-from tuner.measuring import Lost, MeasureSettings, MeasuringProcess
+from tuner.measuring import MeasureSettings
 from tuner.outcomes import Outcome, Progress, Run
 from tuner.ranking import Ranking
 from tuner.request import Request
@@ -28,8 +28,6 @@ from tuner.workbench import Workbench
 
 __all__ = ["Outcome", "Progress", "SearchResult", "search"]
 
-FINALISTS = 8  # leaders that are timed again beside the library
-FINALS_SECONDS = 1.0
 FIRST_BATCH = 32  # schedules; compiled while the measuring process gets ready
 LEAST_BATCH, MOST_BATCH = 8, 16  # after that as many as there are compilers, as smaller ones would leave some idle
 MOST_LOST = 1 / 3  # of the candidates, to failures that say nothing about them: the result then stands for too few
@@ -98,7 +96,7 @@ def search(
         finalists: tuple[Finalist, ...] = ()
         notes = _budget_note(run)
         if process is not None:
-            finalists, lost = _finals(run, process)
+            finalists, lost = hold_finals(run.outcomes, process, store, run_id, run.record)
             notes += (*lost, *process.notes)
         fault = _fault(run)
         status = "interrupted" if fault else "finished"
@@ -160,23 +158,3 @@ def _fault(run: Run) -> str:
         f"{len(lost)} of {len(run.outcomes)} candidates failed for reasons that are not their own ({failures_text(failures(lost))}): the"
         " result stands for the others only; mend that, and the same command goes on from there"
     )
-
-
-def _finals(run: Run, process: MeasuringProcess) -> tuple[tuple[Finalist, ...], tuple[str, ...]]:
-    """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call. With it, what went wrong."""
-    timed = sorted((o for o in run.outcomes.values() if o.measurement.status == "ok"), key=_place)
-    leaders = timed[:FINALISTS]
-    if not leaders:
-        return (), ()
-    try:
-        samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
-    except Lost as lost:
-        return (), (f"the finals were lost ({lost.message}); the same command again holds them anew",)
-    resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
-    verdicts = compare(samples, resources)
-    finalists = tuple(
-        Finalist(trial_id=outcome.trial_id, hot_l2_us=hot, eager_us=eager, **asdict(verdict))
-        for outcome, verdict, hot, eager in zip(leaders, verdicts, samples.hot_l2_us, samples.eager_us, strict=True)
-    )
-    run.store.add_finalists(run.run_id, finalists)
-    return finalists, ()
