@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from db.best import Scope, best_known, nearest, tuned_problems
 from db.faults import BUSY_TIMEOUT_SECONDS, VERSION_TABLE, check_file, check_version, faults_of, no_database, resolve
-from db.records import BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
+from db.records import REMEMBERED, BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
 from db.rows import (
     ENVIRONMENT_COLUMNS,
     FINALIST_COLUMNS,
@@ -34,7 +35,7 @@ from db.rows import (
     read_schedule,
 )
 from search_spaces.problem import Problem
-from search_spaces.schedule import UNORDERED, Schedule
+from search_spaces.schedule import Schedule
 
 _COMPARABLE = (*MeasuredOn._fields, "driver", "cuda", "torch")  # what has to agree for times to be compared
 _PLACE = ("protocol", *(f"environment_{name}" for name in _COMPARABLE))
@@ -56,14 +57,6 @@ _RECORD = (
     + f" {_FROM}"
 )
 _PROBLEM = _same(PROBLEM_COLUMNS)
-_ORDERED = f"trial.fused_reduction <> {UNORDERED}"
-# a later attempt at the same schedule, with the same kernel and compiler, that gave a wrong answer
-_NOT_DISPROVED = (
-    "NOT EXISTS (SELECT 1 FROM trial later JOIN environment place ON place.id = later.environment_id WHERE later.id > trial.id"
-    " AND later.status IN ('wrong_answer', 'unstable') AND place.triton = environment.triton AND "
-    + " AND ".join(f"later.{name} = trial.{name}" for name in ("gpu", "kernel_hash", *PROBLEM_COLUMNS, *SCHEDULE_COLUMNS))
-    + ")"
-)
 
 
 class Reader(ABC):
@@ -88,89 +81,30 @@ class Reader(ABC):
     ) -> dict[Schedule, tuple[int, Measurement]]:
         """Attempts that hold in this environment, failures among them, with their trial ids; the newest of each schedule.
 
-        kernel_hashes: family -> hash. An attempt that was ended from outside (`killed`) is not among them: it is to be made again.
+        kernel_hashes: family -> hash. What befell the machine and not the schedule is not among them: it is to be tried again.
         """
-        same_place, given = _in_place(environment, MeasuredOn._fields)
+        same_place, given = _in_place(environment, _COMPARABLE)
+        if environment.gpu_figures is not None:  # rows of before there was a hash have none
+            same_place += " AND (environment.gpu_figures IS NULL OR environment.gpu_figures = :place_figures)"
+            given["place_figures"] = environment.gpu_figures
         sql = (
             f"SELECT trial.id AS trial_id, trial.kernel_hash, {_columns(SCHEDULE_COLUMNS + MEASUREMENT_COLUMNS)}"
             f" {_FROM} WHERE {_PROBLEM} AND trial.gpu = :place_gpu AND {same_place} AND trial.protocol = :protocol"
-            " AND trial.status <> 'killed' ORDER BY trial.id"
+            f" AND trial.status IN ({', '.join(map(repr, REMEMBERED))}) ORDER BY trial.id"
         )
         rows = self.rows(sql, problem_row(problem) | given | {"protocol": protocol})
         current = (row for row in rows if row["kernel_hash"] == kernel_hashes.get(row["family"]))
         return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
 
-    def best(
-        self,
-        problem: Problem,
-        gpu: str,
-        *,
-        sms: int | None,
-        triton: str | None = None,
-        kernel_hashes: Mapping[str, str] | None = None,
-        unordered: bool = False,
-    ) -> BestAnswer | None:
-        """The winner of the latest finished run, else the lowest median, else (`measured` False) the model's first choice in a run.
+    def best(self, problem: Problem, scope: Scope) -> BestAnswer | None:
+        """What is known to be best, by the rule of `db.best`."""
+        return best_known(self, problem, scope)
 
-        Never for another shape, nor for a slice of the card: sms is what the GPU asked for has, None where no source gives it.
-        triton: only what this version compiled. kernel_hashes: family -> hash as it is now; answers from others come last, as stale.
-        unordered: schedules whose bits may differ from run to run may answer, too.
-        """
-        where = f"WHERE {_PROBLEM} AND trial.gpu = :gpu" + ("" if unordered else f" AND {_ORDERED}")
-        values = problem_row(problem) | {"gpu": gpu}
-        if triton is not None:
-            where, values = f"{where} AND environment.triton = :triton", values | {"triton": triton}
-        measured, values = _on_sms(where, values, sms)
-        measured = f"{measured} AND {_NOT_DISPROVED}"
-        current, values = _current(values, kernel_hashes)
-        for fresh in (current, "") if current else ("",):
-            stale = bool(current) and not fresh
-            if found := self._winner(f"{measured}{fresh}", values, stale, "" if unordered else f" AND {_ORDERED}"):
-                return found
-            rows = self.rows(f"{_RECORD} {measured}{fresh} AND trial.status = 'ok' ORDER BY trial.median_us, trial.id LIMIT 1", values)
-            if rows:
-                return BestAnswer(record=read_record(rows[0]), measured=True, stale=stale)
-        for fresh in (current, "") if current else ("",):
-            order = "ORDER BY trial.run_id DESC, trial.predicted_seconds, trial.id LIMIT 1"
-            rows = self.rows(f"{_RECORD} {where}{fresh} AND trial.status = 'compiled' {order}", values)
-            if rows:
-                return BestAnswer(record=read_record(rows[0]), measured=False, stale=bool(current) and not fresh)
-        return None
+    def tuned_problems(self, scope: Scope) -> tuple[Problem, ...]:
+        return tuned_problems(self, scope)
 
-    def _winner(self, where: str, values: Mapping[str, Any], stale: bool, ordered: str) -> BestAnswer | None:
-        crowned = self.rows(
-            f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')}, finalist.run_id AS crowned_in {_FROM}"
-            f" JOIN finalist ON finalist.trial_id = trial.id JOIN run ON run.id = finalist.run_id {where}"
-            " AND finalist.winner AND run.status = 'finished' ORDER BY finalist.run_id DESC LIMIT 1",
-            values,
-        )
-        if not crowned:
-            return None
-        tied = self.rows(
-            f"SELECT {_columns(SCHEDULE_COLUMNS)} FROM finalist JOIN trial ON trial.id = finalist.trial_id"
-            f" WHERE finalist.run_id = :crowned_in AND finalist.tied AND finalist.trial_id <> :trial_id{ordered} ORDER BY finalist.rank",
-            {"crowned_in": crowned[0]["crowned_in"], "trial_id": crowned[0]["trial_id"]},
-        )
-        winner = read_finalist(crowned[0])
-        ties = tuple(read_schedule(row) for row in tied)
-        return BestAnswer(record=self.trial(winner.trial_id), measured=True, finalist=winner, ties=ties, stale=stale)
-
-    def tuned_problems(self, gpu: str, *, sms: int | None, unordered: bool = False) -> tuple[Problem, ...]:
-        """The problems that have a measured answer on this GPU, in a fixed order. unordered: see `best`."""
-        where, values = _on_sms("WHERE trial.gpu = :gpu AND trial.status = 'ok'", {"gpu": gpu}, sms)
-        where += "" if unordered else f" AND {_ORDERED}"
-        names = _columns(PROBLEM_COLUMNS)
-        rows = self.rows(f"SELECT DISTINCT {names} {_FROM} {where} ORDER BY {names}", values)
-        return tuple(read_problem(row) for row in rows)
-
-    def nearest(self, problem: Problem, gpu: str, *, sms: int | None) -> tuple[Problem, ...]:
-        """Measured problems that differ in M: the same N, K, types and layout; nearest first. For a message, not to answer with."""
-
-        def kind(p: Problem) -> tuple[int, int, str, str, str]:
-            return (p.n, p.k, p.dtype, p.out_dtype, p.layout)
-
-        others = (p for p in self.tuned_problems(gpu, sms=sms) if kind(p) == kind(problem) and p.m != problem.m)
-        return tuple(sorted(others, key=lambda p: max(p.m, problem.m) / max(min(p.m, problem.m), 1)))
+    def nearest(self, problem: Problem, scope: Scope) -> tuple[Problem, ...]:
+        return nearest(self, problem, scope)
 
     def records(self, *, problem: Problem | None = None, gpu: str | None = None, run_id: int | None = None) -> Iterator[Record]:
         """Every attempt that fits, oldest first."""
@@ -224,11 +158,11 @@ class Reader(ABC):
         return tuple(read_run(row) for row in self.rows(sql, given | {"request": request}))
 
     def stats(self) -> Stats:
-        shapes = self._count("trial", "gpu, m, n, k")
+        problems = self._count("trial", ", ".join(("gpu", *PROBLEM_COLUMNS)))
         return Stats(
             runs={row["status"]: row["amount"] for row in self._count("run", "status")},
             trials={row["status"]: row["amount"] for row in self._count("trial", "status")},
-            shapes={(row["gpu"], f"{row['m']}x{row['n']}x{row['k']}"): row["amount"] for row in shapes},
+            shapes={(row["gpu"], read_problem(row).text): row["amount"] for row in problems},
             finalists=sum(row["amount"] for row in self._count("finalist", "run_id")),
             environments=sum(row["amount"] for row in self._count("environment", "gpu")),
         )
@@ -246,15 +180,6 @@ def _in_place(environment: Environment, names: tuple[str, ...]) -> tuple[str, di
 
 def _on_sms(where: str, values: dict[str, Any], sms: int | None) -> tuple[str, dict[str, Any]]:
     return (where, values) if sms is None else (f"{where} AND environment.sms = :sms", values | {"sms": sms})
-
-
-def _current(values: dict[str, Any], kernel_hashes: Mapping[str, str] | None) -> tuple[str, dict[str, Any]]:
-    """The condition that a trial's kernel is today's source; empty where that is not asked."""
-    if not kernel_hashes:
-        return "", values
-    pairs = [(f"family_{i}", f"hash_{i}", family, digest) for i, (family, digest) in enumerate(kernel_hashes.items())]
-    either = " OR ".join(f"(trial.family = :{family} AND trial.kernel_hash = :{digest})" for family, digest, _, _ in pairs)
-    return f" AND ({either})", values | {key: value for f, d, family, digest in pairs for key, value in ((f, family), (d, digest))}
 
 
 class FileReader(Reader):

@@ -196,16 +196,19 @@ class RunInfo:
 class BestAnswer:
     """What is known to be best for exactly one problem.
 
-    measured: False where schedules were only ranked and compiled; the record is then the model's first choice and has no time.
-    finalist: its place beside the library, None where no finals were held. ties: schedules too close to tell apart from it.
-    stale: the kernel's source has changed since.
+    measured: False where schedules were only ranked and compiled; the record is then the least prediction of its model and has no time.
+    finalist, finals_run: its place beside the library in the finals of that run, None where it was in none. ties: schedules too close to
+    tell apart from it. stale: the kernel's source has changed since. differs: in what the environment that it was measured in differs from
+    this machine's, in words; empty where it does not, or where the GPU is not here.
     """
 
     record: Record
     measured: bool
     finalist: Finalist | None = None
+    finals_run: int | None = None
     ties: tuple[Schedule, ...] = ()
     stale: bool = False
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +227,7 @@ class Landscape:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """How much there is. shapes: (gpu, MxNxK) -> attempts."""
+    """How much there is. shapes: (gpu, `Problem.text`) -> attempts."""
 
     runs: Mapping[str, int]
     trials: Mapping[str, int]

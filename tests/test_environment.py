@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ import pynvml
 import pytest
 
 from tuner import environment as machine
-from tuner.environment import DeviceInfo, code_version, device_present, environment, load_warnings
+from tuner.environment import DeviceInfo, device_present, environment, load_warnings
 
 GIB = 2**30
 
@@ -217,28 +215,3 @@ def test_environment_of_a_measurement(driver: Driver) -> None:
 def test_environment_without_a_device() -> None:
     found = environment("h100", None)
     assert (found.gpu, found.device_name, found.sms, found.driver) == ("h100", None, None, None)
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of its own, with the module in it."""
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    (tmp_path / "tuner").mkdir()
-    (tmp_path / "tuner/environment.py").touch()
-    for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "tuner/environment.py"))
-    return tmp_path
-
-
-def test_a_checkout_names_its_commit_and_whether_it_is_clean(checkout: Path) -> None:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
-    commit = asked.stdout.strip()
-    assert code_version().endswith(f"+{commit}")
-    (checkout / "new").touch()
-    assert code_version().endswith(f"+{commit}.dirty")
-
-
-def test_without_git_the_version_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert "+" not in code_version()

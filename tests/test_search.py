@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from db.best import Scope
 from db.reading import open_reader
 from db.records import Environment
 from db.store import open_store
@@ -88,7 +89,7 @@ def test_the_winner_is_the_fastest_that_was_right(searched: tuple[SearchResult, 
     assert result.winner.schedule.cta[:2] == (64, 64)
     assert result.winner.schedule.group_m in (1, 16)
     with open_reader(database) as reader:
-        answer = reader.best(PROBLEM, "h200-sxm-141gb", sms=132)
+        answer = reader.best(PROBLEM, Scope(gpu="h200-sxm-141gb", sms=132))
     assert answer is not None
     assert answer.measured
     assert answer.record.schedule == result.winner.schedule
@@ -128,7 +129,7 @@ def test_without_a_gpu_candidates_are_compiled_and_said_to_be_unmeasured(tmp_pat
     assert result.winner is None
     assert [o.measurement.status for o in result.outcomes] == ["compiled", "compiled"]
     with open_reader(tmp_path / "t.db") as reader:
-        answer = reader.best(PROBLEM, "h200-sxm-141gb", sms=132)
+        answer = reader.best(PROBLEM, Scope(gpu="h200-sxm-141gb", sms=132))
     assert answer is not None
     assert not answer.measured
 

@@ -22,11 +22,13 @@ from tuner.cli_options import (
     gpu_option,
     json_option,
     load_hardware,
+    narrowed,
     print_result,
     problem_options,
     put,
     say,
     say_borrowed,
+    scope_options,
     search_options,
     space_options,
     split_names,
@@ -127,16 +129,18 @@ def bench(suite: str, gpu: str, families: str, only: str, output: Path | None, d
 @app.command()
 @problem_options
 @gpu_option
-@unordered_option
+@click.option("--model", default="", help="Whose prediction answers where nothing is measured; the hierarchy model's unless given.")
+@scope_options
 @db_option
 @json_option
-def best(problem: Problem, gpu: str, unordered: bool, db: str | None, as_json: bool) -> None:
+def best(problem: Problem, gpu: str, model: str, db: str | None, as_json: bool, **scope: Any) -> None:
     """What is known to be best for one product on one GPU, from the database alone."""
     from tuner.answers import best_answer, best_json, best_text
+    from tuner.scope import scope_of
 
     hardware = load_hardware(gpu)
-    answer, near = best_answer(problem, hardware, db, unordered=unordered)
-    print_result(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near))
+    answer, near = best_answer(problem, db, scope_of(hardware, model=model, **narrowed(**scope)))
+    print_result(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near, db))
     sys.exit(Exit.FOUND if answer and answer.measured else Exit.NOTHING_FOUND)
 
 

@@ -109,6 +109,16 @@ def _leading_dimensions(text: str) -> tuple[int, int, int]:
     return a, b, c
 
 
+def narrowed(families: str, triton: str, any_environment: bool, unordered: bool) -> dict[str, Any]:
+    """What `scope_options` came to, as fields of a `Scope`."""
+    return {
+        "families": split_names(families),
+        "triton": triton or None,
+        "any_environment": any_environment,
+        "unordered": unordered,
+    }
+
+
 def _options(*options: Command) -> Callable[[Command], Command]:
     def apply(command: Command) -> Command:
         return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
@@ -161,6 +171,16 @@ gpu_option = click.option("--gpu", required=True, help="A GPU's name or alias (s
 db_option = click.option("--db", default=None, help="Database file or URL; else TUNER_DB, else a file in the user's data folder.")
 unordered_option = click.option(
     "--unordered", is_flag=True, help="Let schedules answer whose bits may differ from run to run (fused_reduction 2)."
+)
+scope_options = _options(
+    click.option("--families", default="", help="Only schedules of these kernel families, separated by commas."),
+    click.option("--triton", default="", metavar="VERSION", help="Only what this version of Triton compiled."),
+    click.option(
+        "--any-environment",
+        is_flag=True,
+        help="Whatever device, driver and libraries it was measured with; unless given, this machine's come first, and others are named.",
+    ),
+    unordered_option,
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 search_options = _options(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
 
 from db.records import Environment
+from tuner.code_version import code_version
 
 # CUDA cores of an SM by compute capability; NVML counts cores, not SMs (CUDA programming guide, arithmetic instructions)
 CORES_PER_SM = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (12, 0): 128}
@@ -157,24 +156,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def code_version() -> str:
-    """The package's version; from a checkout also its commit, and `dirty` where files differ from it."""
-    version = _version("tuner") or "uninstalled"
-    commit = _git("rev-parse", "--short", "HEAD")
-    return f"{version}+{commit}{'.dirty' if _git('status', '--porcelain') else ''}" if commit else version
-
-
-def _git(*arguments: str) -> str:
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
-        return ""
-    try:
-        ran = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 def load_warnings(device: DeviceInfo) -> Sequence[str]:

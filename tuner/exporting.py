@@ -10,7 +10,7 @@ from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem, parse_shape
 from tuner.exporters import Entry, ExportSettings, load_exporter
-from tuner.kernels import kernel_hashes
+from tuner.scope import scope_of
 
 
 def parse_rename(text: str) -> ExportSettings:
@@ -40,9 +40,7 @@ def export_text(
         if shapes:
             problems = [Problem(m=m, n=n, k=k, dtype=dtype, layout=layout) for m, n, k in map(parse_shape, shapes)]
         else:
-            problems = [
-                p for p in reader.tuned_problems(hardware.name, sms=hardware.sms, unordered=unordered) if (p.dtype, p.layout) == kind
-            ]
+            problems = [p for p in reader.tuned_problems(scope_of(hardware, unordered=unordered)) if (p.dtype, p.layout) == kind]
         if not problems:
             raise UserError(
                 f"nothing measured for {hardware.name} {dtype} {layout} in {reader.location}; run tuner search first, or name --shapes"
@@ -54,7 +52,7 @@ def export_text(
 
 
 def _answer(reader: Reader, problem: Problem, hardware: Hardware, unordered: bool) -> BestAnswer:
-    found = reader.best(problem, hardware.name, sms=hardware.sms, kernel_hashes=kernel_hashes(), unordered=unordered)
+    found = reader.best(problem, scope_of(hardware, unordered=unordered))
     if found is None:
         raise UserError(
             f"nothing is known for {problem.shape} {problem.dtype} {problem.layout} on {hardware.name}; run tuner search for it first"
