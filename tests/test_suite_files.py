@@ -92,7 +92,8 @@ def test_a_suite_by_its_path(tmp_path: Path) -> None:
     assert (suite.title, suite.rows[0].suite, suite.rows[0].shape) == ("mine", "mine", "1x2x3")
     with pytest.raises(
         UserError,
-        match=r"cannot read the suite file none\.csv: No such file or directory; give a CSV file with the columns M, N and K, or one of llm, seeds, unaligned",
+        match=r"cannot read the suite file none\.csv: No such file or directory; give a CSV file with the columns M, N and K,"
+        " or one of llm, seeds, unaligned",
     ):
         read_suite("none.csv")
     with pytest.raises(UserError, match="no suite named 'lm'; known: llm, seeds, unaligned, or a CSV file; did you mean llm"):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from cost_models.roofline import Roofline, roofline
 from db.records import Environment, Finalist, RunInfo
 from db.store import Store
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
+from tuner.causes import cause_of
 from tuner.kernels import kernel_hash
 from tuner.measuring import MeasureSettings
 from tuner.ranking import rank
@@ -66,7 +67,8 @@ class BenchRow:
 class Benchmark:
     """A suite under way. wish: what to search for, of a problem.
 
-    written: is given the rows that there are so far, in the suite's order, once with all that needs no measuring, then after each product.
+    faults: of products that the machine failed. written: is given the rows that there are so far, in the suite's order, once with all that
+    needs no measuring, then after each product.
     """
 
     rows: Sequence[SuiteRow]
@@ -78,6 +80,7 @@ class Benchmark:
     say: Callable[[str], None]
     report: Callable[[Progress], None] = lambda progress: None
     written: Callable[[Sequence[BenchRow]], None] = lambda rows: None
+    faults: list[str] = field(default_factory=list)
     _found: dict[Problem, Stand | str] = field(default_factory=dict)
 
     def run(self) -> tuple[BenchRow, ...]:
@@ -88,7 +91,7 @@ class Benchmark:
         for place, problem in enumerate(missing, start=1):
             found = self._searched(problem, first=place == 1, more=place < len(missing))
             self._found[problem] = found
-            self.say(f"[{place}/{len(missing)}] {problem.shape} {problem.dtype} {problem.layout}: {_said(found)}")
+            self.say(f"[{place}/{len(missing)}] {problem.text}: {_said(found)}")
             self.written(self._so_far())
         return self._so_far()
 
@@ -111,12 +114,19 @@ class Benchmark:
         return None
 
     def _searched(self, problem: Problem, *, first: bool, more: bool) -> Stand | str:
-        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite."""
+        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite; but where the machine
+        lets nothing go on, the next product would fare no better."""
         try:
             result = self._search(problem, first=first, more=more)
+        except MachineFault:
+            raise
         except Exception as error:  # the boundary that keeps products apart
+            if cause_of(error) == "machine_fault":
+                raise
             words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return (words.splitlines() or [type(error).__name__])[0][:REASON_CHARACTERS]
+        if result.fault:
+            self.faults.append(f"{problem.text}: {result.fault}")
         (run,) = (run for run in self.store.runs() if run.id == result.run_id)
         return self._stand(problem, run, known=False) or _no_winner(result)
 
@@ -126,7 +136,7 @@ class Benchmark:
             ranking = rank(problem, self.hardware, request.space, request.model, request.seed)
             if first and bench.process:
                 bench.process.wait_until_ready()  # the next products' processes get ready meanwhile; a budget is to mean the same for all
-            return search(request, ranking, self.store, self.environment, bench, report=self.report)
+            return search(request, ranking, self.store, self.environment, bench, report=self.report, say=self.say)
 
     def _stand(self, problem: Problem, run: RunInfo, *, known: bool) -> Stand | None:
         finalists = self.store.finalists(run.id)
@@ -155,8 +165,8 @@ def _row(row: SuiteRow, found: Stand | str | None) -> BenchRow:
 
 def _no_winner(result: SearchResult) -> str:
     """Why a search that came to its end has no winner."""
-    if result.notes:
-        return result.notes[0][:REASON_CHARACTERS]
+    if result.fault or result.notes:
+        return (result.fault or result.notes[0])[:REASON_CHARACTERS]
     statuses = [outcome.measurement.status for outcome in result.outcomes]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     return f"no schedule could be timed: {counts or 'none was tried within the budget'}"

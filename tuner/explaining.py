@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
 from tuner.resources import compile_workers
+from tuner.temporary import temporary_folder
 from tuner.workbench import COMPILE_LIMIT_SECONDS, compile_job
 
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
@@ -91,7 +91,7 @@ def _nearly_fits(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
 def compile_rejects(schedules: Sequence[Schedule], problem: Problem, hardware: Hardware) -> dict[Schedule, Compiled]:
     if not schedules:
         return {}
-    with TemporaryDirectory(prefix="tuner-") as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
+    with temporary_folder() as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, folder) as pool:
         pool.submit([compile_job(schedule, problem, hardware) for schedule in schedules])
         return {job.schedule: compiled for job, compiled in pool.results()}
 
