@@ -192,6 +192,7 @@ class FileReader(Reader):
         with faults_of(self.location):
             self._connection = sqlite3.connect(f"{path.as_uri()}?{_mode(path)}", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = _text
         try:
             self._check()
         except BaseException:
@@ -212,6 +213,11 @@ class FileReader(Reader):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _text(stored: bytes) -> str:
+    """Text as SQLite keeps it, which need be none: anyone may have written the file."""
+    return stored.decode("utf-8", "replace")
 
 
 def _mode(path: Path) -> str:

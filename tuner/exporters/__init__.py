@@ -13,7 +13,7 @@ import json
 import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from search_spaces.errors import UserError, did_you_mean
@@ -24,6 +24,7 @@ from search_spaces.schedule import AXES, Schedule
 
 Key = tuple[str | int, ...]
 LARGEST_AXIS = 2**31 - 1
+AXIS_DEFAULTS = {axis.name: axis.default for axis in fields(Schedule)}
 LONGEST_COMMENT = 400  # characters
 
 
@@ -111,8 +112,9 @@ def damage(entry: Entry) -> str | None:
     if type(schedule.family) is not str or schedule.family not in families():
         return f"family {shown(schedule.family)} is none of {', '.join(families())}"
     for axis in AXES:
-        if type(value := getattr(schedule, axis)) is not int or not 0 <= value <= LARGEST_AXIS:
-            return f"{axis} is {shown(value)}, which is no whole number from 0 to {LARGEST_AXIS}"
+        least = 0 if AXIS_DEFAULTS[axis] == 0 else 1
+        if type(value := getattr(schedule, axis)) is not int or not least <= value <= LARGEST_AXIS:
+            return f"{axis} is {shown(value)}, which is no whole number from {least} to {LARGEST_AXIS}"
     for name, known in (("dtype", DTYPE_BYTES), ("out_dtype", DTYPE_BYTES), ("layout", LAYOUTS)):
         if type(word := getattr(p, name)) is not str or word not in known:
             return f"{name} is {shown(word)}, which is none of {', '.join(known)}"

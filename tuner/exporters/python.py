@@ -8,10 +8,12 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from string import Template
 from typing import Any
 
 from search_spaces.errors import UserError
+from search_spaces.plain_text import shown
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.canonical import canonical, unaligned
@@ -19,6 +21,7 @@ from tuner.exporters import Entry, ExportSettings, Key, comment, fastest, litera
 from tuner.kernels import family_module, family_names
 from tuner.operands import views
 
+MOST_BYTES = 2**57  # of virtual addresses, on any machine
 FALLBACK = "pointer"  # the family that takes any strides and alignment
 DEFAULT = Schedule(family=FALLBACK, cta_m=128, cta_n=128, cta_k=32, warps=8, stages=3, group_m=8)  # 48 KB of shared memory
 DEFAULT_FEW_ROWS = Schedule(family=FALLBACK, cta_m=32, cta_n=64, cta_k=64, warps=4, stages=3)
@@ -221,18 +224,20 @@ def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> 
     if settings and settings.rename:
         raise UserError(f"{len(settings.rename)} parameters to rename, and the python exporter's own kernels take them; leave --rename out")
     rows = fastest(some(entries), key)
-    families = sorted({FALLBACK} | {entry.schedule.family for entry in rows})
-    table, copied = _table(rows), _copied(families)
-    kernels = "".join(f"\n\n{inspect.getsource(item)}" for item in copied)
-    body = BODY.substitute(
-        kernels=kernels,
+    families = tuple(sorted({FALLBACK} | {entry.schedule.family for entry in rows}))
+    table = _table(rows)
+    return HEADER.substitute(origin=origin(rows, table), imports=_imports(families), body=_body(families, table))
+
+
+def _body(families: Sequence[str], table: str) -> str:
+    return BODY.substitute(
+        kernels="".join(f"\n\n{source}" for source in _sources(tuple(families))),
         axes=_axes(),
         table=table,
         default=_call(DEFAULT),
         default_few_rows=_call(DEFAULT_FEW_ROWS),
         families="".join(f"    {literal(name)}: ({', '.join(_functions(name))}),\n" for name in families),
     )
-    return HEADER.substitute(origin=origin(rows, table), imports=_imports(copied, body), body=body)
 
 
 def _functions(name: str) -> list[str]:
@@ -245,10 +250,16 @@ def _copied(families: Sequence[str]) -> list[Any]:
     return [getattr(item, "fn", item) for item in items]  # Triton's decorator keeps the function it wraps as `fn`
 
 
-def _imports(copied: Sequence[Any], text: str) -> str:
-    """Those imports of the copied things' modules that the text uses, sorted, the standard library first."""
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    sources = {inspect.getsource(sys.modules[item.__module__]) for item in copied} | {OWN_IMPORTS}
+@cache
+def _sources(families: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(inspect.getsource(item) for item in _copied(families))
+
+
+@cache
+def _imports(families: tuple[str, ...]) -> str:
+    """Those imports of the copied things' modules that the module uses, sorted, the standard library first. Its table needs no more."""
+    used = {node.id for node in ast.walk(ast.parse(_body(families, ""))) if isinstance(node, ast.Name)}
+    sources = {inspect.getsource(sys.modules[item.__module__]) for item in _copied(families)} | {OWN_IMPORTS}
     plain: set[str] = set()
     picked: dict[str, set[str]] = {}
     for node in (node for source in sources for node in ast.parse(source).body):
@@ -279,12 +290,17 @@ def obstacle(entry: Entry) -> str | None:
     if entry.schedule.family not in family_names():
         return f"family {entry.schedule.family} has no kernel here"
     problem = canonical(entry.problem)
+    if problem.buffer_bytes > MOST_BYTES:
+        return f"its matrices take {problem.buffer_bytes} bytes, more than the {MOST_BYTES} that there are addresses for"
     tensors = []
     for view in views(problem):
         apart = problem.alignment_bytes % 16 // view.dtype.itemsize
         memory = torch.empty(apart + view.elements, dtype=view.dtype, device="meta")
         tensors.append(memory.as_strided(view.shape, view.strides, apart))
-    refusal: str | None = family_module(entry.schedule.family).supports(*tensors, entry.schedule)
+    try:
+        refusal: str | None = family_module(entry.schedule.family).supports(*tensors, entry.schedule)
+    except (ArithmeticError, LookupError, ValueError) as error:  # a schedule that no search has made
+        return f"{entry.schedule} is no schedule of this family ({type(error).__name__}: {shown(error, quotes=False)})"
     return refusal
 
 
