@@ -46,7 +46,7 @@ def spreadsheet_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = visible(value)
-    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+    return f"'{text}" if FORMULA.match(value) and not NUMBER.fullmatch(value) else text
 
 
 def markdown_cell(text: str) -> str:

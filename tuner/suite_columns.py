@@ -78,8 +78,10 @@ def plain(name: str) -> str:
 def canonical(name: str) -> str:
     """The reader's word for a column: of KNOWN where it is one, else plain."""
     word = plain(name)
-    known = {plain(column): column for column in KNOWN} | OTHER_NAMES
-    return known.get(word, word)
+    return _CANONICAL.get(word, word)
+
+
+_CANONICAL = {plain(column): column for column in KNOWN} | OTHER_NAMES
 
 
 def matters(column: str) -> bool:

@@ -16,7 +16,7 @@ from search_spaces.problem import POINTER_ALIGNMENT_BYTES, Problem
 from search_spaces.text_files import named, read_text_file
 from tuner.suite_columns import REQUIRED, NotDone, canonical, check_plain, layout, matters, types
 
-MOST_ROWS = 10_000
+MOST_ROWS, MOST_COLUMNS = 10_000, 200
 HOW = "give a CSV file with the columns M, N and K"
 
 
@@ -87,14 +87,16 @@ def parse_suite(title: str, text: str) -> Suite:
     lines = [(number, line) for number, line in numbered if line.strip() and not line.startswith("#")]
     reader = csv.reader([line for _, line in lines], strict=True)
     try:
-        content = [(lines[reader.line_num - 1][0], [visible(cell.strip()) for cell in cells]) for cells in reader]
+        content = [(lines[reader.line_num - 1][0], [cell.strip() for cell in cells]) for cells in reader]
     except csv.Error as error:
         raise UserError(f"suite {title} is not CSV: {error}") from None
     if not content:
         raise UserError(f"suite {title} is empty; give a header with the columns M, N and K, and a line a product")
     if len(content) > MOST_ROWS + 1:
         raise UserError(f"suite {title} has {len(content) - 1} products, more than {MOST_ROWS}; give it in parts")
-    header = content[0][1]
+    if len(content[0][1]) > MOST_COLUMNS:
+        raise UserError(f"suite {title} has {len(content[0][1])} columns, more than {MOST_COLUMNS}; leave those of the product")
+    header = list(map(visible, content[0][1]))
     columns = [canonical(name) for name in header]
     _check_columns(title, header, columns)
     rows = tuple(_row(title, line, cells) for line, cells in _cells(title, columns, content[1:]))
@@ -117,7 +119,7 @@ def _cells(title: str, columns: list[str], content: list[tuple[int, list[str]]])
     for number, cells in content:
         if len(cells) != len(columns):
             raise UserError(f"suite {title}, line {number}: {len(cells)} values for {len(columns)} columns; give one each")
-        yield number, dict(zip(columns, cells, strict=True))
+        yield number, dict(zip(columns, map(visible, cells), strict=True))
 
 
 def _row(title: str, line: int, cells: Mapping[str, str]) -> SuiteRow:
