@@ -58,7 +58,7 @@ class Exit(IntEnum):
 
 def _print_version(context: click.Context, option: click.Parameter, asked: bool) -> None:
     if asked:
-        from tuner.environment import code_version
+        from tuner.code_version import code_version
 
         put(f"tuner {code_version()}")
         context.exit()
