@@ -1,5 +1,4 @@
-"""Temporary files: one folder with its owner's name, which goes with it; what the killed left goes at the next start, and nothing else
-does."""
+"""Temporary files: one folder with its owner's name, which goes with it; what the killed left goes at the next start, and nothing else."""
 
 from __future__ import annotations
 
