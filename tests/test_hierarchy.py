@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -54,7 +53,7 @@ def test_nothing_is_predicted_faster_than_the_hardware(m: int, n: int, k: int, g
 )
 @pytest.mark.parametrize("problem", [CUBE, Problem(m=16, n=8192, k=8192), Problem(m=8192, n=8192, k=8192)])
 def test_more_of_a_resource_slows_nothing(h100: Hardware, figure: str, factor: float, problem: Problem) -> None:
-    better = dataclasses.replace(h100, **{figure: type(getattr(h100, figure))(getattr(h100, figure) * factor)})
+    better = replace(h100, **{figure: type(getattr(h100, figure))(getattr(h100, figure) * factor)})
     ranking = rank(problem, h100, load_space("default"))
     again = estimate(ranking.table, lower(ranking.table, problem, better), problem, better, ranking.calibration)
     assert (again.seconds <= ranking.estimates.seconds * (1 + 1e-9)).all()
