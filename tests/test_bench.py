@@ -322,18 +322,16 @@ def test_a_markdown_cell_keeps_its_table() -> None:
     assert text.startswith("Suite my suite: effort.")
 
 
-def test_what_is_over_the_roof_is_named_and_what_is_no_time_is_not_compared() -> None:
+def test_what_is_over_the_roof_is_named() -> None:
     """1000x1000x1000 takes 2 us at the peak. 1x1000x1000 is memory-bound here, where a cache may help."""
     fast = BenchRow(row=row("a", 1000, 1000, 1000), stand=stand(1.5, 0.5))
     memory = replace(stand(1.1, 0.5), roof=Roofline(flops=2e6, dram_bytes=8e6, peak_flops=1e15, bytes_per_second=4e12))
-    broken = [BenchRow(row=row("a", 4, 8, 16), stand=stand(1.0, us)) for us in (0.0, -1.0, float("nan"), float("inf"))]
-    rows = (fast, BenchRow(row=row("a", 1, 1000, 1000), stand=memory), *broken)
+    rows = (fast, BenchRow(row=row("a", 1, 1000, 1000), stand=memory))
     text = bench_text(rows, HERE)
     over = "over 100 % of the roofline, faster than the GPU's published peak: the time or the GPU's file is wrong: 1000x1000x1000 (400 %)\n"
     assert over in text
-    assert "measured, but a time or ratio is no number above 0: 4x8x16, 4x8x16, 4x8x16, 4x8x16\n" in text
     assert summary(rows)["compared"] == 2
-    assert [found["ratio"] for found in csv.DictReader(io.StringIO(bench_csv(rows)))] == ["1.5", "1.1", "", "", "", ""]
+    assert [found["ratio"] for found in csv.DictReader(io.StringIO(bench_csv(rows)))] == ["1.5", "1.1"]
     assert "over 100 %" not in bench_text(ROWS, HERE)
 
 

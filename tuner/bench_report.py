@@ -54,15 +54,6 @@ def markdown_cell(text: str) -> str:
     return " ".join(visible(text).split()).replace("|", "\\|")
 
 
-def sound_stand(row: BenchRow) -> Stand | None:
-    """The row's stand, if every time and ratio in it is a finite number above 0; what is not is compared with nothing."""
-    if row.stand is None:
-        return None
-    finalist = row.stand.finalist
-    figures = (finalist.median_us, finalist.library_us, finalist.ratio, finalist.ratio_low, finalist.ratio_high)
-    return row.stand if all(0 < figure < math.inf for figure in figures) else None
-
-
 def facts(row: BenchRow) -> dict[str, Any]:
     """One product's row by the names of COLUMNS; what there is none of is left out."""
     given, problem = row.row, row.row.problem
@@ -73,7 +64,7 @@ def facts(row: BenchRow) -> dict[str, Any]:
     if problem is None:
         return found
     found |= {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc, "alignment": problem.alignment_bytes}
-    stand = sound_stand(row)
+    stand = row.stand
     if stand is None:
         return found
     finalist = stand.finalist
@@ -88,7 +79,7 @@ def facts(row: BenchRow) -> dict[str, Any]:
 
 def bench_text(rows: Sequence[BenchRow], environment: Environment) -> str:
     """For a terminal."""
-    body = table(TABLE_COLUMNS[:TERMINAL], [tuple(map(visible, _cells(row)[:TERMINAL])) for row in rows if sound_stand(row)])
+    body = table(TABLE_COLUMNS[:TERMINAL], [tuple(map(visible, _cells(row)[:TERMINAL])) for row in rows if row.stand])
     return "\n".join([body, "", *_without(rows), *summary_lines(rows), environment_line(environment)])
 
 
@@ -104,7 +95,7 @@ def bench_markdown(rows: Sequence[BenchRow], environment: Environment, title: st
         "|" + "|".join("---:" if name.startswith(">") else "---" for name in TABLE_COLUMNS) + "|",
     ]
     for row in rows:
-        if sound_stand(row):
+        if row.stand:
             cells = list(map(markdown_cell, _cells(row)))
             cells = [f"`{cell}`" if name == "schedule" else cell for name, cell in zip(TABLE_COLUMNS, cells, strict=True)]
             lines.append("| " + " | ".join(cells) + " |")
@@ -133,15 +124,13 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
 
 
 def _without(rows: Sequence[BenchRow]) -> list[str]:
-    """Every product that has no sound stand, gathered under its reason, and every one beyond the roof."""
+    """Every product that has no stand, gathered under its reason, and every one beyond the roof."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         name = " ".join(filter(None, (row.row.name, row.row.shape)))
-        stand = sound_stand(row)
-        if row.stand is None:
+        stand = row.stand
+        if stand is None:
             reasons.setdefault(f"{row.status}, {row.reason}", []).append(name)
-        elif stand is None:
-            reasons.setdefault(f"{row.status}, but a time or ratio is no number above 0", []).append(name)
         elif stand.roof.limiter == COMPUTE and stand.roofline_share > 1:
             reasons.setdefault(BEYOND, []).append(f"{name} ({100 * stand.roofline_share:.0f} %)")
     return [visible(f"{reason}: {', '.join(names)}") for reason, names in reasons.items()]
@@ -156,7 +145,7 @@ def _stands(rows: Sequence[BenchRow]) -> dict[str, list[Stand]]:
     """By suite, in the order of the rows."""
     found: dict[str, list[Stand]] = {}
     for row in rows:
-        stand = sound_stand(row)
+        stand = row.stand
         if stand:
             found.setdefault(row.row.suite, []).append(stand)
     return found

@@ -340,9 +340,12 @@ def spaces() -> None:
 def families() -> None:
     """The kernel families."""
     from search_spaces.families import families as all_families
+    from search_spaces.families import family_faults
 
     for family in all_families().values():
         put(f"{family.name}: {family.title}")
+    for fault in family_faults().values():
+        say(f"not readable: {fault}")
 
 
 @app.command()
