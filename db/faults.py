@@ -116,6 +116,8 @@ def damaged(location: str, what: str) -> UserError:
 
 def fault(error: sqlite3.Error, location: str) -> UserError | MachineFault | None:
     """The sentence for what a person can mend; None for a mistake in the program."""
+    if str(error).startswith("Could not decode to UTF-8"):
+        return damaged(location, "it holds text that is none")
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     what = shown(error, quotes=False)
     match code:

@@ -264,6 +264,7 @@ class FileReader(Reader):
         with faults_of(self.location):
             self._connection = sqlite3.connect(f"{path.as_uri()}?{_mode(path)}", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = _text
         try:
             with faults_of(self.location):
                 guard(self._connection)
@@ -281,6 +282,11 @@ class FileReader(Reader):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _text(stored: bytes) -> str:
+    """Text as SQLite keeps it, which need be none: anyone may have written the file."""
+    return stored.decode("utf-8", "replace")
 
 
 def _mode(path: Path) -> str:

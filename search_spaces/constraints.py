@@ -226,7 +226,7 @@ def workspace(f: Facts) -> Check:
 @constraint
 def idle_rows(f: Facts) -> Check:
     """Half the tile does not already cover all of M or N, where the instruction has a smaller one."""
-    least_m = np.where((f.hardware.compute_capability[0] in (9, 10)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
+    least_m = np.where((f.hardware.compute_capability[0] in (9, 10, 11)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
     least_m, least_n = np.where(f.stream, 1, least_m), np.where(f.stream, 1, LEAST_TILE)
     wide_m = (f.table.cta_m // 2 >= f.lowering.m) & (f.table.cta_m > least_m)
     wide_n = (f.table.cta_n // 2 >= f.lowering.n) & (f.table.cta_n > least_n)

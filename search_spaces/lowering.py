@@ -140,7 +140,7 @@ def _mma_version(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
     deep = table.cta_k * problem.element_bytes >= 32
     fallback = MMA_SYNC if hardware.has_triton_mma and problem.element_bytes == 2 else FMA
     major = hardware.compute_capability[0]
-    if problem.element_bytes != 2 or major not in (9, 10):
+    if problem.element_bytes != 2 or major not in (9, 10, 11):
         return np.full_like(table.cta_m, fallback)
     if major == 9:
         return np.where(whole_m & whole_n & deep & (table.warps % 4 == 0), WGMMA, fallback).astype(np.int32)

@@ -18,10 +18,9 @@ from search_spaces.hardware import Hardware
 from search_spaces.lowering import Lowering, lower
 from search_spaces.problem import Problem
 from search_spaces.schedule import AXES, Schedule
-from search_spaces.space_files import change_axes, parse_axes, parse_axis_option, read_space
+from search_spaces.space_files import LARGEST_VALUE, change_axes, parse_axes, parse_axis_option, read_space
 from search_spaces.table import ScheduleTable
 
-LARGEST_VALUE = 2**20  # of any axis: more than any constraint lets through, and the product of three of them fits 64 bits
 MOST_SCHEDULES = 2**63 - 1  # that can be counted, and so sampled
 
 
@@ -143,7 +142,7 @@ class Pruning:
         counts = ", ".join(f"{item.constraint} {item.count}" for item in self.fallen)
         nearest = self.fallen[-1]
         raise UserError(
-            f"no schedule of {self.enumerated} can run {problem.shape} {problem.dtype} {problem.layout} on {hardware.name} ({counts}); "
+            f"no schedule of {self.enumerated} can run {problem.text} on {hardware.name} ({counts}); "
             f"the nearest miss is '{nearest.example}': {nearest.sentence}; widen the space with --space"
         )
 

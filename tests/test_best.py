@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from store_samples import (
     COMPILED,
     CRASHED,
@@ -135,6 +137,26 @@ def test_what_befell_the_machine_later_disproves_nothing(store: Store, reader: R
     held(store, (record(timed(180.0), schedule=OTHER), 1.06))
     run_with(store, record(Measurement(status=status), schedule=OTHER))
     assert known(reader).record.schedule == OTHER
+
+
+ratios = st.lists(st.integers(500, 2000), min_size=1, max_size=4, unique=True).map(lambda found: [r / 1000 for r in sorted(found)[::-1]])
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(ratios, st.sampled_from(["finished", "interrupted"])), min_size=1, max_size=5))
+def test_measuring_more_or_less_never_makes_the_answer_worse(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
+    """After each of any row of searches the answer is the best ratio that any of them found."""
+    with open_store(tmp_path_factory.mktemp("best") / "t.db") as store:
+        found: list[float] = []
+        for number, (of_run, status) in enumerate(runs):
+            contestants = [
+                (record(timed(200 / r), schedule=replace(SCHEDULE, group_m=1 + 9 * number + i)), r) for i, r in enumerate(of_run)
+            ]
+            held(store, *contestants, status=status)
+            found.append(of_run[0])
+            answer = known(store)
+            assert answer.finalist is not None
+            assert answer.finalist.ratio == max(found)
 
 
 # whose measurements count

@@ -6,7 +6,7 @@ import re
 
 from cost_models.roofline import on_chip_bytes, roofline
 from search_spaces.errors import UserError
-from search_spaces.gpu_files import gpu_names, load_gpu
+from search_spaces.gpu_files import readable_gpus
 from search_spaces.hardware import Hardware
 from search_spaces.occupancy import occupancy
 from search_spaces.problem import Problem
@@ -73,13 +73,14 @@ def occupancy_text(hardware: Hardware, warps: int, registers: int, shared_memory
 
 
 def gpus_text() -> str:
-    """The GPU files with the figures that decide most; `-` where no public source gives one."""
+    """The GPU files with the figures that decide most, `-` where no public source gives one; then a line for each that cannot be read."""
     rows = []
-    for name in gpu_names():
-        hardware = load_gpu(name)
+    readable, faults = readable_gpus()
+    for hardware in readable:
         major, minor = hardware.compute_capability
         peak = hardware.peak_flops.get("bf16") or hardware.peak_flops.get("fp16") or 0
         l2 = f"{hardware.l2_bytes / 2**20:.0f}" if hardware.l2_bytes else "-"
         figures = (hardware.sms or "-", f"{peak / 1e12:.0f}", f"{hardware.dram_bytes_per_second / 1e9:.0f}", l2)
-        rows.append((name, f"{major}.{minor}", *figures, hardware.title))
-    return table(("name", ">cc", ">SMs", ">TFLOP/s", ">GB/s", ">L2 MiB", "GPU"), rows)
+        rows.append((hardware.name, f"{major}.{minor}", *figures, hardware.title))
+    listed = table(("name", ">cc", ">SMs", ">TFLOP/s", ">GB/s", ">L2 MiB", "GPU"), rows)
+    return "\n".join([listed, *(f"not readable: {fault}" for fault in faults)])

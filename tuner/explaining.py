@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -21,10 +20,12 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
 from search_spaces.table import ScheduleTable
+from tuner.bank_report import placed_facts, placed_text
 from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
 from tuner.resources import compile_workers
+from tuner.temporary import temporary_folder
 from tuner.workbench import COMPILE_LIMIT_SECONDS, compile_job
 
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
@@ -90,7 +91,7 @@ def _nearly_fits(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
 def compile_rejects(schedules: Sequence[Schedule], problem: Problem, hardware: Hardware) -> dict[Schedule, Compiled]:
     if not schedules:
         return {}
-    with TemporaryDirectory(prefix="tuner-") as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
+    with temporary_folder() as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, folder) as pool:
         pool.submit([compile_job(schedule, problem, hardware) for schedule in schedules])
         return {job.schedule: compiled for job, compiled in pool.results()}
 
@@ -111,7 +112,7 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     ]
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
     facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
-    return "\n".join([*lines, terms, facts])
+    return "\n".join([*lines, placed_text(schedule, ranking.problem, ranking.hardware), terms, facts])
 
 
 def _missing_from(schedule: Schedule, ranking: Ranking) -> str:
@@ -165,6 +166,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
                 "limiter": estimate.limiter,
                 "terms": dict(estimate.terms),
                 "facts": dict(estimate.facts),
+                "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
             }
         )
     return {
