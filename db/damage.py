@@ -231,15 +231,15 @@ def typed(table: str, row: Row) -> dict[str, Any]:
         for name, value in row.items():
             found[name] = rules[name](value)
     except _Wrong as wrong:
-        raise damaged_row(table, row, name, row[name], str(wrong)) from None
+        raise damaged_row(table, row, f"{name} is {_shown(row[name])}, not {wrong}") from None
     return found
 
 
-def damaged_row(table: str, row: Row, column: str, value: object, wanted: str) -> DamagedRow:
+def damaged_row(table: str, row: Row, why: str) -> DamagedRow:
     number = row.get("trial_id", row.get("id"))
     where = f"{'trial' if table == 'finalist' else table} {number}" if type(number) is int else table
     place = "'s place in the finals" if table == "finalist" and where != table else ""
-    return DamagedRow(f"{where}{place}: {column} is {_shown(value)}, not {wanted}")
+    return DamagedRow(f"{where}{place}: {why}")
 
 
 def written(row: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from db.damage import Row, damaged_row, written
 from db.records import Environment, Estimated, Finalist, Landscape, Measurement, Record, RunInfo
 from search_spaces.errors import UserError
-from search_spaces.plain_text import shown
+from search_spaces.plain_text import visible
 from search_spaces.problem import Problem
 from search_spaces.schedule import AXES, Schedule, Tile
 
@@ -79,7 +79,7 @@ def _made(noun: Callable[..., Noun], table: str, row: Row, values: Mapping[str, 
     try:
         return noun(**values)
     except (UserError, ValueError) as error:
-        raise damaged_row(table, row, noun.__name__.lower(), shown(error, quotes=False), "one that can be") from None
+        raise damaged_row(table, row, f"it is no {noun.__name__} ({visible(str(error))})") from None
 
 
 def read_problem(row: Row) -> Problem:

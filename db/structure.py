@@ -114,5 +114,5 @@ def dangling(look: Look) -> list[str]:
             f"SELECT COUNT(*) AS amount FROM {table} WHERE NOT EXISTS (SELECT 1 FROM {parent} WHERE {parent}.id = {table}.{parent}_id)"
         )
         amount = sum(row["amount"] for row in rows)
-        found += [f"{amount} of table {table} name a {parent} that is not there"] if amount else []
+        found += [f"{amount} of table {table} name a row of {parent} that is not there"] if amount else []
     return found
