@@ -427,3 +427,15 @@ def test_interrupting_leaves_what_is_done(tmp_path: Path, monkeypatch: pytest.Mo
     command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "found"))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text())))
     assert [row["status"] for row in rows] == ["measured", "skipped", "measured"]
+
+
+def test_a_suite_is_not_written_over_by_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--suite mine.csv --output mine`: refused before anything is measured."""
+    monkeypatch.setattr(benching, "device_present", lambda: DEVICE)
+    suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
+    suite.write_text(SUITE)
+    space.write_text(SPACE)
+    given = ("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
+    code, text, said = command(*given)
+    assert (code, text, said) == (2, "", f"cannot write {suite}: this is made from it; name another file")
+    assert (suite.read_text(), {file.name for file in tmp_path.iterdir()}) == (SUITE, {"mine.csv", "space.yaml"})

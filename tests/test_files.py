@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import UserError
-from tuner.files import write_file
+from tuner.files import check_target, write_file
 
 LONG = "x" * 200_000  # more than a pipe holds
 
@@ -21,6 +22,8 @@ LONG = "x" * 200_000  # more than a pipe holds
 def refused(path: Path, sentence: str, **given: object) -> None:
     """Refused with this sentence, and everything in the folder as it was."""
     before = everything(path.parent)
+    with contextlib.suppress(UserError):
+        check_target(path, **given)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=sentence):
         write_file(path, "after", **given)  # type: ignore[arg-type]
     assert everything(path.parent) == before
@@ -267,3 +270,13 @@ def test_text_that_no_encoding_takes_is_escaped(tmp_path: Path) -> None:
     """A name of a file in a table may be no text."""
     write_file(tmp_path / "out", "ü\udcff\n")
     assert (tmp_path / "out").read_bytes() == b"\xc3\xbc\\udcff\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("d.db", "it is an SQLite database"), ("d.db-wal", "it belongs to"), ("..", "it is a folder")]
+)
+def test_what_is_there_is_looked_at_before_the_work(name: str, sentence: str, database: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        check_target(database.with_name(name))
+    check_target(database.with_name("new"))
+    assert not database.with_name("new").exists()

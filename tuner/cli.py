@@ -200,8 +200,11 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
     from datetime import UTC, datetime
 
     from tuner import calibrating
+    from tuner.files import check_target
 
     hardware = load_hardware(gpu)
+    if output:
+        check_target(output, made_from=(gpu,))
     if measure:
         from tuner import designing, searching
 

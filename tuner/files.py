@@ -30,8 +30,21 @@ def write_file(path: Path, text: str, *, made_from: Sequence[str | Path | None] 
 
     made_from: files that the text was made from. Raises UserError, in which case a file that was there is as before.
     """
-    try:
+    with _sentences(path):
         _write(path, text.encode("utf-8", "backslashreplace"), made_from)
+
+
+def check_target(path: Path, *, made_from: Sequence[str | Path | None] = ()) -> None:
+    """Refuse now what `write_file` would refuse after hours of work, for what is there. Raises UserError; changes nothing."""
+    with _sentences(path):
+        if _own_descriptor(path) is None:
+            _look(path, made_from)
+
+
+@contextmanager
+def _sentences(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = error.strerror if isinstance(error, OSError) else str(error)
         end = "make its folder first" if isinstance(error, FileNotFoundError) else "what was there is as before"
@@ -52,23 +65,29 @@ def _write(path: Path, content: bytes, made_from: Sequence[str | Path | None]) -
     if descriptor is not None:
         _write_through(path, lambda: os.dup(descriptor), content)
         return
+    found = _look(path, made_from)
+    if found is None:
+        _replace(_target(path), content, None)
+    elif stat.S_ISREG(found.st_mode):
+        _put_in_place(_target(path), content, found)
+    else:
+        _write_through(path, lambda: _open_stream(path), content)
+
+
+def _look(path: Path, made_from: Sequence[str | Path | None]) -> os.stat_result | None:
+    """What is there, None for nothing yet. Refuses what is not to be written over."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        target = _target(path)
-        _check_companion(path, target)
-        _replace(target, content, None)
-        return
+        _check_companion(path, _target(path))
+        return None
     if stat.S_ISREG(found.st_mode):
-        target = _target(path)
-        _check_regular(path, target, found, made_from)
-        _put_in_place(target, content, found)
+        _check_regular(path, _target(path), found, made_from)
     elif stat.S_ISDIR(found.st_mode):
         raise _refusal(path, f"it is a folder; name a file in it, such as {_named(path / 'out')}")
     elif stat.S_ISBLK(found.st_mode):
         raise _refusal(path, "it is a disk; name a file")
-    else:
-        _write_through(path, lambda: _open_stream(path), content)
+    return found
 
 
 def _links(path: Path) -> Iterator[Path]:
