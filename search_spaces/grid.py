@@ -46,5 +46,5 @@ class ScheduleGrid(ScheduleTable):
         columns = {}
         for place, (axis, (_, unused)) in enumerate(AXES.items()):
             along = [-1 if dimension == place else 1 for dimension in range(len(AXES))]
-            columns[axis] = np.array(axes.get(axis, (unused,)), dtype=np.int32).reshape(along)
-        return ScheduleGrid((family,), np.zeros([1] * len(AXES), dtype=np.int32), columns)
+            columns[axis] = np.array(axes.get(axis, (unused,)), dtype=np.int64).reshape(along)
+        return ScheduleGrid((family,), np.zeros([1] * len(AXES), dtype=np.int64), columns)

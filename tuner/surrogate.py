@@ -198,7 +198,7 @@ class Surrogate:
         return same
 
 
-def _position(axis: str, values: NDArray[np.int32]) -> Matrix:
+def _position(axis: str, values: NDArray[np.int64]) -> Matrix:
     """In powers of two; what can be 0 counts from one more."""
     position: Matrix = np.log2(values + 1.0 if axis in FROM_ZERO else np.maximum(values, 1.0))
     return position
