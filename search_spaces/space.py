@@ -13,7 +13,7 @@ from search_spaces.checks import Check, Constraint, Facts
 from search_spaces.constraints import CONSTRAINTS
 from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import family
-from search_spaces.grid import ScheduleGrid
+from search_spaces.grid import ScheduleGrid, values_at
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import Lowering, lower
 from search_spaces.problem import Problem
@@ -211,7 +211,8 @@ def _describe(rule: Constraint, check: Check, falls: NDArray[np.bool_], count: i
 
 
 def _take(lowering: Lowering, shape: tuple[int, ...], rows: NDArray[np.intp]) -> Lowering:
-    return Lowering(**{name: np.broadcast_to(column, shape).reshape(-1)[rows] for name, column in vars(lowering).items()})
+    columns = vars(lowering)
+    return Lowering(**dict(zip(columns, values_at(columns.values(), shape, rows), strict=True)))
 
 
 def load_space(name_or_path: str) -> Space:
