@@ -52,7 +52,7 @@ Item = TypeVar("Item")
 Noun = TypeVar("Noun")
 
 
-def _keep_silent(text: str) -> None:
+def keep_silent(text: str) -> None:
     """Where nobody is to be told."""
 
 
@@ -78,7 +78,7 @@ class Reader(ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self.say: Callable[[str], None] = _keep_silent
+        self.say: Callable[[str], None] = keep_silent
         self._damaged: dict[str, None] = {}
 
     @abstractmethod
@@ -296,7 +296,7 @@ def _mode(path: Path) -> str:
     return "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
 
 
-def open_reader(location: str | Path | None, say: Callable[[str], None] = _keep_silent) -> Reader:
+def open_reader(location: str | Path | None, say: Callable[[str], None] = keep_silent) -> Reader:
     """For questions only. None means TUNER_DB, else the default path. say: is told on closing what was left out of the answers. Raises
     UserError where there is nothing to read."""
     found = resolve(location)

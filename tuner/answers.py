@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from db.best import Scope
-from db.reading import open_reader
+from db.reading import keep_silent, open_reader
 from db.records import BestAnswer, Stats
+from db.urls import printable_location
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 
@@ -16,9 +18,12 @@ DEFAULTS = Problem(m=1, n=1, k=1)
 MOST_NEAR = 3  # tuned problems that a message names
 
 
-def best_answer(problem: Problem, location: str | None, scope: Scope) -> tuple[BestAnswer | None, tuple[Problem, ...]]:
-    """What is known for exactly this problem, and where nothing is measured, the tuned problems that one might have meant."""
-    with open_reader(location) as reader:
+def best_answer(
+    problem: Problem, location: str | None, scope: Scope, say: Callable[[str], None] = keep_silent
+) -> tuple[BestAnswer | None, tuple[Problem, ...]]:
+    """What is known for exactly this problem, and where nothing is measured, the tuned problems that one might have meant. say: is told
+    what was left out as damaged."""
+    with open_reader(location, say) as reader:
         found = reader.best(problem, scope)
         return found, () if found and found.measured else reader.nearest(problem, scope)
 
@@ -38,7 +43,7 @@ def options(problem: Problem) -> str:
 
 def search_command(problem: Problem, hardware: Hardware, location: str | None) -> str:
     """What to type to find an answer where it was looked for."""
-    where = f" --db {shlex.quote(location)}" if location else ""
+    where = f" --db {shlex.quote(printable_location(location))}" if location else ""
     return f"tuner search {options(problem)} --gpu {hardware.name}{where}"
 
 
@@ -116,9 +121,9 @@ def _near_json(problem: Problem) -> dict[str, Any]:
     return {"text": problem.text, "options": options(problem), **asdict(problem)}
 
 
-def stats(location: str | None) -> tuple[str, Stats]:
+def stats(location: str | None, say: Callable[[str], None] = keep_silent) -> tuple[str, Stats]:
     """(where the database is, how much is in it)."""
-    with open_reader(location) as reader:
+    with open_reader(location, say) as reader:
         return reader.location, reader.stats()
 
 

@@ -73,7 +73,7 @@ def run_bench(wish: BenchWish, say: Callable[[str], None], report: Callable[[Pro
             write_file(_file(wish.output, "csv"), bench_csv(done), made_from=(wish.suite,))
             write_file(_file(wish.output, "md"), bench_markdown(done, place, suite.title, _effort(request)), made_from=(wish.suite,))
 
-    with open_workshop() as workshop, open_store(wish.location) as store:
+    with open_workshop() as workshop, open_store(wish.location, say=say) as store:
         for warning in (*store.warnings, *load_warnings(device)):
             say(warning)
         say(f"database: {store.location}")

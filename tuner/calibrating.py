@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -20,7 +20,7 @@ from cost_models.calibration import Calibration, constants
 from cost_models.calibration_files import calibration_text, load_calibration, user_file
 from cost_models.fitting import Sample, fit, geometric_mean, regrets
 from cost_models.hierarchy import estimate
-from db.reading import open_reader
+from db.reading import keep_silent, open_reader
 from db.records import Environment, Landscape
 from search_spaces.errors import UserError
 from search_spaces.gpu_files import on_device
@@ -81,9 +81,9 @@ def mean_regrets(errors: Sequence[Error]) -> tuple[float, ...]:
     return tuple(geometric_mean(column) for column in zip(*(error.regrets for error in errors), strict=True))
 
 
-def stored_landscapes(hardware: Hardware, location: str | None) -> tuple[Landscape, ...]:
+def stored_landscapes(hardware: Hardware, location: str | None, say: Callable[[str], None] = keep_silent) -> tuple[Landscape, ...]:
     """The problems with enough times taken on this GPU itself. Refuses what is too little to fit to."""
-    with open_reader(location) as reader:
+    with open_reader(location, say) as reader:
         found = reader.landscapes(hardware.name, sms=hardware.sms, least=LEAST_SCHEDULES)
         where = reader.location
     ample = tuple(item for item in found if len(item.median_us) >= LEAST_SCHEDULES and _taken_on(hardware, item.environment))

@@ -146,7 +146,7 @@ def best(problem: Problem, gpu: str, model: str, db: str | None, as_json: bool, 
     from tuner.scope import scope_of
 
     hardware = load_hardware(gpu)
-    answer, near = best_answer(problem, db, scope_of(hardware, model=model, **narrowed(**scope)))
+    answer, near = best_answer(problem, db, scope_of(hardware, model=model, **narrowed(**scope)), say)
     print_result(as_json, lambda: best_json(answer, near), lambda: best_text(problem, hardware, answer, near, db))
     sys.exit(Exit.FOUND if answer and answer.measured else Exit.NOTHING_FOUND)
 
@@ -176,7 +176,7 @@ def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any)
     if schedule:
         put(explaining.schedule_text(parse_schedule(schedule), ranking))
         return
-    records = explaining.known_records(problem, hardware, shown["db"])
+    records = explaining.known_records(problem, hardware, shown["db"], say)
     nearest = explaining.nearest_rejects(searched, problem, hardware, shown["rejects"])
     found = explaining.agreement(records, explaining.compile_rejects(nearest, problem, hardware))
 
@@ -210,7 +210,7 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
 
         with ProgressLine() as line:
             designing.measure(hardware, db, searching.parse_budget(budget) or designing.DEFAULT_BUDGET_SECONDS, say, line.show)
-    landscapes = calibrating.stored_landscapes(hardware, db)
+    landscapes = calibrating.stored_landscapes(hardware, db, say)
     say(f"fitting to {len(landscapes)} shapes with {sum(len(one.median_us) for one in landscapes)} schedules in all")
     fitted = calibrating.fit_landscapes(landscapes, hardware, datetime.now(UTC).date())
     print_result(as_json, lambda: calibrating.fitted_json(fitted), lambda: calibrating.fitted_text(fitted))
@@ -381,7 +381,7 @@ def db_stats(db: str | None, as_json: bool) -> None:
     """How many runs, trials and shapes it holds, by status."""
     from tuner.answers import stats, stats_json, stats_text
 
-    location, found = stats(db)
+    location, found = stats(db, say)
     print_result(as_json, lambda: {"database": location, **stats_json(found)}, lambda: stats_text(location, found))
 
 

@@ -3,7 +3,7 @@ plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +31,12 @@ from tuner.workbench import COMPILE_LIMIT_SECONDS, compile_job
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
 
 
-def known_records(problem: Problem, hardware: Hardware, location: str | None) -> list[Record]:
+def known_records(problem: Problem, hardware: Hardware, location: str | None, say: Callable[[str], None]) -> list[Record]:
     """All that is stored of this problem on this GPU; nothing where there is no database yet."""
     found = resolve(location)
     if isinstance(found, Path) and not check_file(found):
         return []
-    with open_reader(location) as reader:
+    with open_reader(location, say) as reader:
         return list(reader.records(problem=problem, gpu=hardware.name))
 
 

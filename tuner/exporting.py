@@ -78,10 +78,10 @@ def export_text(
     wish.check()
     with open_reader(location) as reader:
         found = _named_answers(reader, hardware, wish) if wish.shapes else _all_answers(reader, hardware, wish)
-        place = reader.location
+        place, damage = reader.location, [reader.damage] if reader.damage else []
     here = _here(hardware)
     kept, left_out = select([entry(answer, hardware, here) for answer in found.answers], exporter)
-    notes = found.notes + left_out + _about(kept)
+    notes = found.notes + left_out + _about(kept) + damage
     if not kept:
         why = notes[0] if notes else "run tuner search first, or name --shapes"
         raise UserError(f"there is nothing to export for {hardware.name} in {place}: {why}")

@@ -150,7 +150,7 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
         from tuner.search import search
 
         ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
-        with open_store(wish.location) as store:
+        with open_store(wish.location, say=say) as store:
             say(f"{wish.problem.text} on {hardware.name}: {ranking.scope}")
             say(sentence)
             for warning in (*store.warnings, *(load_warnings(device) if device else ())):
