@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +20,15 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder as /run/lock is."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as /run/lock is. Those above it, which pytest makes for its user alone, let others through."""
     folder = tmp_path / "lock"
     folder.mkdir()
     folder.chmod(0o1777)
-    for above in (tmp_path, *list(tmp_path.parents)[:2]):  # pytest's are its user's own
-        monkeypatch.setattr(device_lock, "PLACES", (folder, tmp_path))
+    for above in (tmp_path, *list(tmp_path.parents)[:2]):
         above.chmod(above.stat().st_mode | 0o011)
-    yield folder
+    monkeypatch.setattr(device_lock, "PLACES", (folder, tmp_path))
+    return folder
 
 
 def nothing(sentence: str) -> None:

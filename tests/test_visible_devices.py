@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES as CUDA reads it. The values for one card are what driver 580 did on an H200; those for more are the guide's rules."""
+"""CUDA_VISIBLE_DEVICES as CUDA reads it. Of one card, what driver 580 did on an H200; of more, the rules of the programming guide."""
 
 from __future__ import annotations
 
