@@ -210,7 +210,7 @@ def test_a_product_that_the_machine_failed_is_said_and_the_suite_goes_on(tmp_pat
     suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
     suite.write_text(SUITE)
     space.write_text(SPACE)
-    ran = CliRunner().invoke(app, ["bench", "--gpu", "h100", "--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db")])
+    ran = CliRunner().invoke(app, ["bench", "--gpu", "h200", "--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db")])
     assert isinstance(ran.exception, MachineFault)
     assert str(ran.exception) == "64x128x256 bf16 nt: 2 of 4 candidates failed"
     assert "geometric mean of 3 ratios" in ran.stdout

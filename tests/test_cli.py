@@ -234,10 +234,13 @@ def at_the_command_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["tuner", *arguments])
-        with pytest.raises(SystemExit) as left:
+        code = 0
+        try:
             cli.main()
+        except SystemExit as left:
+            code = int(left.code or 0)
         printed = capfd.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err  # type: ignore[arg-type]
+        return code, printed.out, printed.err
 
     handlers = {number: signal.getsignal(number) for number in cli.ENDING}
     yield run  # type: ignore[misc]
