@@ -28,6 +28,7 @@ import numpy as np
 from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
 from search_spaces.space import Space, load_space, prune
+from tuner.files import write_file
 from tuner.ranking import pieces, rank
 
 GPU = "h100"
@@ -120,7 +121,7 @@ def main() -> None:
         print(lines[-1], flush=True)
     lines += ["", f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.", ""]
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("\n".join(lines), encoding="utf-8")
+    write_file(given.output, "\n".join(lines))
 
 
 def _processor() -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.exporters import write_atomically
+from tuner.files import write_file
 
 
 def publish(output: Path, text: str) -> None:
     """Into the file, whose folder is made, and to stdout."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, text)
+    write_file(output, text)
     print(text)

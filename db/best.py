@@ -22,8 +22,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from db.damage import Row
 from db.records import BestAnswer, Environment, Finalist, Record
-from db.rows import ENVIRONMENT_COLUMNS, FINALIST_COLUMNS, PROBLEM_COLUMNS, SCHEDULE_COLUMNS, Row, problem_row, read_finalist, read_problem
+from db.rows import (
+    ENVIRONMENT_COLUMNS,
+    FINALIST_COLUMNS,
+    PROBLEM_COLUMNS,
+    SCHEDULE_COLUMNS,
+    problem_row,
+    read_environment,
+    read_finalist,
+    read_problem,
+)
 from search_spaces.errors import UserError
 from search_spaces.problem import Problem
 from search_spaces.schedule import UNORDERED, Schedule
@@ -68,7 +78,7 @@ class Scope:
         return (self.sms is None or place.sms == self.sms) and self._names(place.device_name)
 
     def _names(self, device: str | None) -> bool:
-        if not isinstance(device, str):
+        if device is None:
             return False
         mig = MIG_DEVICE.fullmatch(device)
         return not self.device_names or (mig["card"] if mig else device) in self.device_names
@@ -99,7 +109,7 @@ def best_known(reader: Reader, problem: Problem, scope: Scope) -> BestAnswer | N
     """The answer of the rule above; None where nothing is known."""
     timed = _timed(reader, problem, scope)
     places = _environments(reader, {attempt.row["environment_id"] for attempt in timed})
-    timed = [attempt for attempt in timed if scope.takes(places[attempt.row["environment_id"]])]
+    timed = [attempt for attempt in timed if attempt.row["environment_id"] in places and scope.takes(places[attempt.row["environment_id"]])]
     for stale, attempts in _by(timed, lambda attempt: not scope.is_fresh(attempt.row)):
         for elsewhere, there in _by(attempts, lambda attempt: not scope.is_here(places[attempt.row["environment_id"]])):
             if answer := _best_of(reader, scope, there, places):
@@ -126,18 +136,15 @@ def _timed(reader: Reader, problem: Problem, scope: Scope) -> list[_Timed]:
     )
     columns = ", ".join(f"finalist.{name}" for name in FINALIST_COLUMNS)
     held: dict[int, list[tuple[int, Finalist]]] = {}
-    for row in reader.rows(
+    places = reader.rows(
         f"SELECT {columns}, finalist.run_id AS finals_run FROM finalist JOIN trial ON trial.id = finalist.trial_id"
         f" WHERE {where} AND trial.status = 'ok'",
         values,
-    ):
-        if all(_is_time(row[name]) for name in ("ratio", "median_us", "library_us")):
-            held.setdefault(row["trial_id"], []).append((row["finals_run"], read_finalist(row)))
-    return [
-        _Timed(row, row["median_us"], tuple(held.get(row["trial_id"], ())))
-        for row in rows
-        if _is_time(row["median_us"]) and all(isinstance(row[name], str) for name in ("family", "kernel_hash", "protocol"))
-    ]
+        of="finalist",
+    )
+    for row, finalist in reader.sound(read_finalist, places):
+        held.setdefault(row["trial_id"], []).append((row["finals_run"], finalist))
+    return [_Timed(row, row["median_us"], tuple(held.get(row["trial_id"], ()))) for row in rows if row["median_us"] is not None]
 
 
 def _narrowed(problem: Problem, scope: Scope) -> tuple[str, dict[str, Any]]:
@@ -151,14 +158,10 @@ def _narrowed(problem: Problem, scope: Scope) -> tuple[str, dict[str, Any]]:
     return " AND ".join(where), values
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-
-
 def _environments(reader: Reader, ids: set[int]) -> dict[int, Environment]:
     columns = ", ".join(ENVIRONMENT_COLUMNS)
-    rows = reader.rows(f"SELECT id, {columns} FROM environment", {}) if ids else []
-    return {row["id"]: Environment(**{name: row[name] for name in ENVIRONMENT_COLUMNS}) for row in rows if row["id"] in ids}
+    rows = reader.rows(f"SELECT id, {columns} FROM environment", {}, of="environment") if ids else []
+    return {row["id"]: read_environment(row) for row in rows if row["id"] in ids}
 
 
 def _best_of(reader: Reader, scope: Scope, attempts: Sequence[_Timed], places: Mapping[int, Environment]) -> BestAnswer | None:
@@ -245,12 +248,13 @@ def _predicted(reader: Reader, problem: Problem, scope: Scope) -> BestAnswer | N
     """The least prediction among what was compiled, of the first model that has one; current kernels before earlier ones."""
     where, values = _narrowed(problem, scope)
     rows = reader.rows(
-        "SELECT trial.id AS trial_id, trial.family, trial.kernel_hash, trial.model, trial.predicted_seconds, environment.triton AS triton"
+        "SELECT trial.id AS trial_id, trial.family, trial.kernel_hash, trial.model, trial.predicted_seconds,"
+        " environment.triton AS environment_triton"
         f" FROM trial JOIN environment ON environment.id = trial.environment_id WHERE {where} AND trial.status = 'compiled'",
         values,
     )
-    usable = [row for row in rows if _is_time(row["predicted_seconds"]) and scope.triton in (None, row["triton"])]
-    models = [*scope.models, *sorted({row["model"] for row in usable if isinstance(row["model"], str)} - set(scope.models))]
+    usable = [row for row in rows if scope.triton in (None, row["environment_triton"])]
+    models = [*scope.models, *sorted({row["model"] for row in usable} - set(scope.models))]
 
     def order(row: Row) -> tuple[bool, float, int]:
         return (not scope.is_fresh(row), row["predicted_seconds"], row["trial_id"])
@@ -276,11 +280,9 @@ def tuned_problems(reader: Reader, scope: Scope) -> tuple[Problem, ...]:
         values,
     )
     found: dict[Problem, None] = {}
-    for row in rows:
-        place = Environment(**{name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS})
-        if scope.takes(place) and (not scope.families or row["family"] in scope.families):
-            with suppress(UserError):  # a damaged problem was not tuned
-                found[read_problem(row)] = None
+    for row, problem in reader.sound(read_problem, rows):
+        if scope.takes(read_environment(row, "environment_")) and (not scope.families or row["family"] in scope.families):
+            found[problem] = None
     return tuple(found)
 
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar
 
 from db.best import Scope, best_known, nearest, tuned_problems
-from db.faults import BUSY_TIMEOUT_SECONDS, VERSION_TABLE, check_file, check_version, faults_of, no_database, resolve
+from db.damage import DamagedRow, Row, typed, written
+from db.faults import BUSY_TIMEOUT_SECONDS, OTHER_FILE, check_file, faults_of, guard, no_database, resolve
 from db.records import REMEMBERED, BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
 from db.rows import (
     ENVIRONMENT_COLUMNS,
     FINALIST_COLUMNS,
     MEASUREMENT_COLUMNS,
     PROBLEM_COLUMNS,
+    RUN_COLUMNS,
     SCHEDULE_COLUMNS,
     TRIAL_COLUMNS,
-    Row,
     problem_row,
     read_finalist,
     read_landscape,
@@ -34,12 +35,25 @@ from db.rows import (
     read_run,
     read_schedule,
 )
+from db.structure import file_version
+from search_spaces.errors import UserError
+from search_spaces.plain_text import LARGEST, visible
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 
 _COMPARABLE = (*MeasuredOn._fields, "driver", "cuda", "torch")  # what has to agree for times to be compared
 _PLACE = ("protocol", *(f"environment_{name}" for name in _COMPARABLE))
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+MOST_NOTED, NAMED = 1000, 3  # damaged rows that are counted, and named
 PAGE = 500  # records fetched at a time, so that a slow reader holds no transaction open
+
+
+Item = TypeVar("Item")
+Noun = TypeVar("Noun")
+
+
+def _keep_silent(text: str) -> None:
+    """Where nobody is to be told."""
 
 
 def _columns(names: tuple[str, ...], table: str = "trial") -> str:
@@ -60,12 +74,16 @@ _PROBLEM = _same(PROBLEM_COLUMNS)
 
 
 class Reader(ABC):
-    """The questions. `location` is for printing: a file's path, or a URL without its password."""
+    """The questions. location: for printing, a file's path or a URL without what is secret in it."""
 
-    location: str
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.say: Callable[[str], None] = _keep_silent
+        self._damaged: dict[str, None] = {}
 
     @abstractmethod
-    def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]: ...
+    def look(self, sql: str, values: Mapping[str, Any] = NOTHING) -> Iterable[Row]:
+        """Rows as they are stored, whoever wrote them."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -75,6 +93,47 @@ class Reader(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        if kind is None and self.damage:
+            self.say(self.damage)
+
+    def rows(self, sql: str, values: Mapping[str, Any], of: str = "trial") -> list[Row]:
+        """Rows whose values are of the types that their columns are for, under the columns' names in table `of` or with `environment_`
+        before those of the environment. Damaged ones are left out and noted."""
+        found: list[Row] = []
+        for row in self.look(sql, written(values)):
+            try:
+                found.append(typed(of, row))
+            except DamagedRow as error:
+                self._note(error)
+        return found
+
+    def sound(self, read: Callable[[Item], Noun], rows: Iterable[Item]) -> Iterator[tuple[Item, Noun]]:
+        """Each row with what is made of it; what is none is left out and noted, too."""
+        for row in rows:
+            try:
+                yield row, read(row)
+            except DamagedRow as error:
+                self._note(error)
+
+    def _note(self, error: DamagedRow) -> None:
+        if len(self._damaged) < MOST_NOTED:
+            self._damaged[str(error)] = None
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Who is to be told, on closing, of rows that were left out."""
+        self.say = say
+
+    @property
+    def damaged_rows(self) -> str:
+        """The damaged rows that were met so far, in words; empty where there was none."""
+        amount = f"{len(self._damaged)}{' or more' if len(self._damaged) == MOST_NOTED else ''}"
+        rows = "row" if amount == "1" else "rows"
+        return f"{amount} damaged {rows} ({'; '.join([*self._damaged][:NAMED])})" if self._damaged else ""
+
+    @property
+    def damage(self) -> str:
+        """A sentence on what was left out of the answers so far."""
+        return f"{self.location}: left out {self.damaged_rows}; `tuner db check` looks at all rows" if self._damaged else ""
 
     def known(
         self, problem: Problem, environment: Environment, kernel_hashes: Mapping[str, str], protocol: str
@@ -94,7 +153,7 @@ class Reader(ABC):
         )
         rows = self.rows(sql, problem_row(problem) | given | {"protocol": protocol})
         current = (row for row in rows if row["kernel_hash"] == kernel_hashes.get(row["family"]))
-        return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
+        return {read_schedule(row): (row["trial_id"], found) for row, found in self.sound(read_measurement, current)}
 
     def best(self, problem: Problem, scope: Scope) -> BestAnswer | None:
         """What is known to be best, by the rule of `db.best`."""
@@ -114,10 +173,17 @@ class Reader(ABC):
         for column, value in (("gpu", gpu), ("run_id", run_id)):
             if value is not None:
                 where, values = f"{where} AND trial.{column} = :{column}", values | {column: value}
-        last = 0
-        while rows := self.rows(f"{_RECORD} {where} ORDER BY trial.id LIMIT {PAGE}", values | {"last": last}):
-            yield from map(read_record, rows)
-            last = rows[-1]["trial_id"]
+        last = -LARGEST
+        while page := self._ids(where, values | {"last": last}):
+            rows = self.rows(f"{_RECORD} {where} AND trial.id <= :end ORDER BY trial.id", values | {"last": last, "end": page[-1]})
+            yield from (record for _, record in self.sound(read_record, rows))
+            last = page[-1]
+
+    def _ids(self, where: str, values: Mapping[str, Any]) -> list[int]:
+        """Of a page of trials. They are what SQLite's primary key makes sure that they are, damaged as the rest of a row may be."""
+        return [
+            row["trial_id"] for row in self.look(f"SELECT trial.id AS trial_id FROM trial {where} ORDER BY trial.id LIMIT {PAGE}", values)
+        ]
 
     def landscapes(self, gpu: str, *, sms: int | None, least: int = 1) -> tuple[Landscape, ...]:
         """What was timed on this GPU, a landscape a problem, in a fixed order.
@@ -133,42 +199,48 @@ class Reader(ABC):
             places = found.setdefault(tuple(row[name] for name in PROBLEM_COLUMNS), {})
             places.setdefault(tuple(row[name] for name in _PLACE), []).append(row)
         newest = (max(places.values(), key=lambda rows: (len(rows) >= least, rows[-1]["recorded"])) for places in found.values())
-        return tuple(read_landscape(rows) for rows in newest)
+        return tuple(landscape for _, landscape in self.sound(read_landscape, newest))
 
     def trial(self, trial_id: int) -> Record:
-        (row,) = self.rows(f"{_RECORD} WHERE trial.id = :trial_id", {"trial_id": trial_id})
-        return read_record(row)
+        """Raises UserError where the row is damaged, or not there."""
+        for row in self.look(f"{_RECORD} WHERE trial.id = :trial_id", {"trial_id": trial_id}):
+            try:
+                return read_record(typed("trial", row))
+            except DamagedRow as error:
+                self._note(error)
+                raise DamagedRow(f"{self.location}, {error}; `tuner db check` looks at all rows") from None
+        raise UserError(f"{self.location} has no trial {trial_id} whose environment is there; run `tuner db check`, or {OTHER_FILE}")
 
     def finalists(self, run_id: int) -> tuple[Finalist, ...]:
         columns = _columns(FINALIST_COLUMNS, "finalist")
-        rows = self.rows(f"SELECT {columns} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank", {"run_id": run_id})
-        return tuple(read_finalist(row) for row in rows)
+        sql = f"SELECT {columns} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank"
+        return tuple(found for _, found in self.sound(read_finalist, self.rows(sql, {"run_id": run_id}, of="finalist")))
 
     def runs(self) -> tuple[RunInfo, ...]:
-        return tuple(read_run(row) for row in self.rows("SELECT id, request, status, started, finished FROM run ORDER BY id", {}))
+        return tuple(map(read_run, self.rows(f"SELECT {_columns(RUN_COLUMNS, 'run')} FROM run ORDER BY id", {}, of="run")))
 
     def finished_runs(self, request: str, environment: Environment) -> tuple[RunInfo, ...]:
         """Runs of this very request that came to their end with the same GPU, driver and libraries, newest first."""
         same_place, given = _in_place(environment, _COMPARABLE)
         sql = (
-            "SELECT run.id, run.request, run.status, run.started, run.finished FROM run"
+            f"SELECT {_columns(RUN_COLUMNS, 'run')} FROM run"
             " JOIN environment ON environment.id = run.environment_id"
             f" WHERE run.status = 'finished' AND run.request = :request AND {same_place} ORDER BY run.id DESC"
         )
-        return tuple(read_run(row) for row in self.rows(sql, given | {"request": request}))
+        return tuple(map(read_run, self.rows(sql, given | {"request": request}, of="run")))
 
     def stats(self) -> Stats:
-        problems = self._count("trial", ", ".join(("gpu", *PROBLEM_COLUMNS)))
+        problems = self.sound(read_problem, self._count("trial", ", ".join(("gpu", *PROBLEM_COLUMNS))))
         return Stats(
             runs={row["status"]: row["amount"] for row in self._count("run", "status")},
             trials={row["status"]: row["amount"] for row in self._count("trial", "status")},
-            shapes={(row["gpu"], read_problem(row).text): row["amount"] for row in problems},
+            shapes={(row["gpu"], problem.text): row["amount"] for row, problem in problems},
             finalists=sum(row["amount"] for row in self._count("finalist", "run_id")),
             environments=sum(row["amount"] for row in self._count("environment", "gpu")),
         )
 
     def _count(self, table: str, by: str) -> list[Row]:
-        return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {})
+        return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {}, of=table)
 
 
 def _in_place(environment: Environment, names: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
@@ -186,32 +258,35 @@ class FileReader(Reader):
     """A SQLite file, read only."""
 
     def __init__(self, path: Path) -> None:
-        self.location = str(path)
+        super().__init__(visible(str(path)))
         if not check_file(path):
             raise no_database(self.location)
         with faults_of(self.location):
             self._connection = sqlite3.connect(f"{path.as_uri()}?{_mode(path)}", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = _text
         try:
-            self._check()
+            with faults_of(self.location):
+                guard(self._connection)
+                self._connection.execute("PRAGMA query_only = ON")
+            if file_version(self.location, self.look) is None:
+                raise no_database(self.location)
         except BaseException:
             self.close()
             raise
 
-    def _check(self) -> None:
-        self.rows("PRAGMA query_only = ON", {})
-        tables = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})}
-        if not tables:
-            raise no_database(self.location)
-        version = self.rows(f"SELECT version_num FROM {VERSION_TABLE}", {}) if VERSION_TABLE in tables else []
-        check_version(self.location, tables, version[0]["version_num"] if version else None)
-
-    def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
+    def look(self, sql: str, values: Mapping[str, Any] = NOTHING) -> Iterator[Row]:
         with faults_of(self.location):
-            return [dict(row) for row in self._connection.execute(sql, dict(values))]
+            for row in self._connection.execute(sql, dict(values)):
+                yield dict(row)
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _text(stored: bytes) -> str:
+    """Text as SQLite keeps it, which need be none: anyone may have written the file."""
+    return stored.decode("utf-8", "replace")
 
 
 def _mode(path: Path) -> str:
@@ -221,11 +296,15 @@ def _mode(path: Path) -> str:
     return "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
 
 
-def open_reader(location: str | Path | None) -> Reader:
-    """For questions only. None means TUNER_DB, else the default path. Raises UserError where there is nothing to read."""
+def open_reader(location: str | Path | None, say: Callable[[str], None] = _keep_silent) -> Reader:
+    """For questions only. None means TUNER_DB, else the default path. say: is told on closing what was left out of the answers. Raises
+    UserError where there is nothing to read."""
     found = resolve(location)
     if isinstance(found, Path):
-        return FileReader(found)
-    from db.store import open_store
+        reader: Reader = FileReader(found)
+    else:
+        from db.store import open_store
 
-    return open_store(found, create=False)
+        reader = open_store(found, create=False)
+    reader.tell(say)
+    return reader

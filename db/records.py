@@ -36,6 +36,7 @@ RunStatus = Literal["running", "finished", "interrupted"]
 TIMED: tuple[Status, ...] = ("ok", "slow")
 SCHEDULES_OWN: tuple[Status, ...] = ("wrong_answer", "unstable", "refused", "out_of_resources", "faulted")
 REMEMBERED: tuple[Status, ...] = (*TIMED, "compiled", "duplicate", *SCHEDULES_OWN)  # may answer in place of another attempt
+ROUNDING = 1e-9  # of what was computed from numbers, and is checked against them
 
 
 def is_moments(status: str) -> bool:
@@ -117,6 +118,10 @@ class Measurement:
             raise ValueError(f"status {self.status} with a time of {times[0]} us")
         if not all(math.isfinite(us) and us > 0 for us in times):
             raise ValueError(f"times {times} us: not all above 0 and finite")
+        if self.samples_us and self.median_us is not None:
+            low, high = min(self.samples_us), max(self.samples_us)
+            if not low * (1 - ROUNDING) <= self.median_us <= high * (1 + ROUNDING):
+                raise ValueError(f"a median of {self.median_us} us outside its samples from {low} to {high} us")
         if self.relative_error is not None and math.isnan(self.relative_error):
             object.__setattr__(self, "relative_error", math.inf)  # SQL has no NaN; an output with NaN is off by any bound
 
@@ -175,6 +180,14 @@ class Finalist:
     winner: bool
     hot_l2_us: float | None = None
     eager_us: float | None = None
+
+    def __post_init__(self) -> None:
+        others = tuple(us for us in (self.hot_l2_us, self.eager_us) if us is not None)
+        numbers = (self.ratio, self.ratio_low, self.ratio_high, self.median_us, self.library_us, *others)
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise ValueError(f"ratios and times {numbers}: not all above 0 and finite")
+        if self.rank < 1 or not self.ratio_low * (1 - ROUNDING) <= self.ratio <= self.ratio_high * (1 + ROUNDING):
+            raise ValueError(f"rank {self.rank}, ratio {self.ratio} in an interval from {self.ratio_low} to {self.ratio_high}")
 
 
 @dataclass(frozen=True, kw_only=True)

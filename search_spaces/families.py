@@ -84,7 +84,7 @@ def parse_family(name: str, text: str) -> Family:
         raise UserError(f"{label} has no {missing[0]}; give {', '.join(KEYS)}")
     title = content["title"]
     if not isinstance(title, str) or not title.strip():
-        raise UserError(f"{label}: title is {shown(title)}; give a line of text")
+        raise UserError(f"{label}: title is {shown(title, quotes=isinstance(title, str))}; give a line of text")
     return Family(
         name=name,
         title=" ".join(visible(title).split()),
@@ -97,7 +97,7 @@ def parse_family(name: str, text: str) -> Family:
 def _words(label: str, key: str, listed: object, known: Iterable[str]) -> tuple[str, ...]:
     """A list of known words, each once."""
     if not isinstance(listed, list) or not listed or not all(isinstance(word, str) for word in listed):
-        raise UserError(f"{label}: {key} is {shown(listed)}; give a list of {', '.join(known)}")
+        raise UserError(f"{label}: {key} is {shown(listed, quotes=isinstance(listed, str))}; give a list of {', '.join(known)}")
     for word in listed:
         if word not in known:
             raise UserError(f"{label}: {key} names {shown(word)}; known: {', '.join(known)}{did_you_mean(word, known)}")

@@ -252,20 +252,17 @@ def _value(label: str, key: str, entry: Any, kind: str) -> Any:
 
 def _source(label: str, key: str, entry: object, texts: Mapping[str, str]) -> str:
     """Where a figure is from, as one readable line."""
-    if not isinstance(entry, dict) or "source" not in entry:
-        return f"{label}, which names no source"
-    named = entry["source"] if isinstance(entry["source"], list) else [entry["source"]]
-    tier = entry.get("tier")
-    if (
-        not named
-        or not all(isinstance(item, str) for item in named)
-        or (tier is not None and not (isinstance(tier, str) and tier in TIERS))
-    ):
-        what = f"source {_repr(entry['source'])} of tier {_repr(tier)}"
+    fields = entry if isinstance(entry, dict) else {}
+    tier, source = fields.get("tier"), fields.get("source", [])
+    named = source if isinstance(source, list) else [source]
+    if not all(isinstance(item, str) for item in named) or (tier is not None and not (isinstance(tier, str) and tier in TIERS)):
+        what = f"source {_repr(source)} of tier {_repr(tier)}"
         raise UserError(f"{label}: {key} has {what}; expected text, and one of {', '.join(TIERS)}")
+    if not named:
+        return f"{label}, which names no source"
     remarks = [f"tier {tier}"] if tier else []
-    if "note" in entry:
-        remarks.append(str(entry["note"]))
+    if "note" in fields:
+        remarks.append(str(fields["note"]))
     text = "; ".join(texts.get(item, item) for item in named) + (f" [{'; '.join(remarks)}]" if remarks else "")
     return visible(text)
 

@@ -134,13 +134,13 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """All that tells this problem from others, such as `64x4096x4096 bf16 nt` or `8x512x100 fp16 nn, C fp32, lda 104, aligned to 32 B`;
+        """All that tells this problem from others, such as `64x4096x4096 bf16 nt` or `8x512x100 fp16 -> fp32 nn, lda 104, aligned to 32 B`;
         what stands at its default is left out."""
         dense = {"lda": self.a_columns, "ldb": self.b_columns, "ldc": self.n}
-        remarks = [f"C {self.out_dtype}"] if self.out_dtype != self.dtype else []
-        remarks += [f"{name} {getattr(self, name)}" for name, columns in dense.items() if getattr(self, name) != max(columns, 1)]
+        remarks = [f"{name} {getattr(self, name)}" for name, columns in dense.items() if getattr(self, name) != max(columns, 1)]
         remarks += [f"aligned to {self.alignment_bytes} B"] if self.alignment_bytes != POINTER_ALIGNMENT_BYTES else []
-        return ", ".join([f"{self.shape} {self.dtype} {self.layout}", *remarks])
+        types = self.dtype if self.out_dtype == self.dtype else f"{self.dtype} -> {self.out_dtype}"
+        return ", ".join([f"{self.shape} {types} {self.layout}", *remarks])
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -142,7 +142,7 @@ class Pruning:
         counts = ", ".join(f"{item.constraint} {item.count}" for item in self.fallen)
         nearest = self.fallen[-1]
         raise UserError(
-            f"no schedule of {self.enumerated} can run {problem.shape} {problem.dtype} {problem.layout} on {hardware.name} ({counts}); "
+            f"no schedule of {self.enumerated} can run {problem.text} on {hardware.name} ({counts}); "
             f"the nearest miss is '{nearest.example}': {nearest.sentence}; widen the space with --space"
         )
 

@@ -17,11 +17,11 @@ def named(path: Path | str) -> str:
     return visible(str(path)).replace("\n", "\\n")
 
 
-def read_text_file(path: Path, what: str, how: str) -> str:
+def read_text_file(path: Path, what: str, how: str, most_bytes: int = MOST_BYTES) -> str:
     """The file's text without a byte order mark; line ends stay as they are. `what` names the file in sentences ("the gpu file"),
     `how` says what to give in its place.
 
-    Raises UserError for what is no regular file (a pipe would wait for ever, a device has no end), for more than MOST_BYTES, which is
+    Raises UserError for what is no regular file (a pipe would wait for ever, a device has no end), for more than `most_bytes`, which is
     asked before anything is read, and for what is no UTF-8 text.
     """
     name = f"{what} {named(path)}"
@@ -31,15 +31,15 @@ def read_text_file(path: Path, what: str, how: str) -> str:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name} is {_kind(status.st_mode)}, no regular file; {how}")
-            content = _read(file, MOST_BYTES + 1) if status.st_size <= MOST_BYTES else b""
+            content = _read(file, most_bytes + 1) if status.st_size <= most_bytes else b""
         finally:
             os.close(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"cannot read {name}: {reason}; {how}") from None
     size = max(status.st_size, len(content))
-    if size > MOST_BYTES:
-        raise UserError(f"{name} has {size} bytes, more than the {MOST_BYTES} that are read; {how}")
+    if size > most_bytes:
+        raise UserError(f"{name} has {size} bytes, more than the {most_bytes} that are read; {how}")
     try:
         text = content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

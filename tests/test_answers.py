@@ -23,7 +23,7 @@ H200 = load_gpu("h200")
 PROBLEMS = [
     (PROBLEM, "4096x4096x4096 bf16 nt", "--shape 4096x4096x4096"),
     (Problem(m=8, n=512, k=100, dtype="fp16", layout="nn"), "8x512x100 fp16 nn", "--shape 8x512x100 --dtype fp16 --layout nn"),
-    (Problem(m=8, n=512, k=100, out_dtype="fp32"), "8x512x100 bf16 nt, C fp32", "--shape 8x512x100 --out-dtype fp32"),
+    (Problem(m=8, n=512, k=100, out_dtype="fp32"), "8x512x100 bf16 -> fp32 nt", "--shape 8x512x100 --out-dtype fp32"),
     (
         Problem(m=8, n=512, k=100, layout="tt", lda=16, ldc=520, alignment_bytes=32),
         "8x512x100 bf16 tt, lda 16, ldc 520, aligned to 32 B",

@@ -325,6 +325,51 @@ def test_the_table(golden: Callable[[str, str], None]) -> None:
     assert "no product was compared with cuBLAS" in bench_text(ROWS[3:], HERE)
 
 
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1+2", "'+1+2"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\\x0d=1"),
+        (" =1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-5", "-5"),
+        ("+1.5e3", "+1.5e3"),
+        ("a=b", "a=b"),
+        ("\x1b[2J", "\\x1b[2J"),
+    ],
+)
+def test_a_csv_file_holds_no_formula(name: str, cell: str) -> None:
+    """OWASP, CSV injection: what begins as a formula begins with an apostrophe instead."""
+    rows = (replace(ROWS[0], row=replace(ROWS[0].row, name=name, suite=name, source=name)),)
+    found = next(csv.DictReader(io.StringIO(bench_csv(rows), newline="")))
+    assert (found["name"], found["suite"], found["source"]) == (cell,) * 3
+    assert found["ratio"] == "1.21"
+
+
+def test_a_markdown_cell_keeps_its_table() -> None:
+    text = bench_markdown((replace(ROWS[0], row=replace(ROWS[0].row, suite="a|b\nc")),), HERE, "my\nsuite", "effort")
+    line = next(line for line in text.splitlines() if "1000x1000x1000" in line)
+    assert line.startswith("| a\\|b c | 1000x1000x1000 |")
+    assert text.startswith("Suite my suite: effort.")
+
+
+def test_what_is_over_the_roof_is_named() -> None:
+    """1000x1000x1000 takes 2 us at the peak. 1x1000x1000 is memory-bound here, where a cache may help."""
+    fast = BenchRow(row=row("a", 1000, 1000, 1000), stand=stand(1.5, 0.5))
+    memory = replace(stand(1.1, 0.5), roof=Roofline(flops=2e6, dram_bytes=8e6, peak_flops=1e15, bytes_per_second=4e12))
+    rows = (fast, BenchRow(row=row("a", 1, 1000, 1000), stand=memory))
+    text = bench_text(rows, HERE)
+    over = "over 100 % of the roofline, faster than the GPU's published peak: the time or the GPU's file is wrong: 1000x1000x1000 (400 %)\n"
+    assert over in text
+    assert summary(rows)["compared"] == 2
+    assert [found["ratio"] for found in csv.DictReader(io.StringIO(bench_csv(rows)))] == ["1.5", "1.1"]
+    assert "over 100 %" not in bench_text(ROWS, HERE)
+
+
 def test_only_some_of_the_products() -> None:
     rows = parse_suite("s", SUITE).rows
     assert [found.name for found in only(rows, "^small.*bf16")] == ["first"]
@@ -414,6 +459,18 @@ def test_interrupting_leaves_what_is_done(tmp_path: Path, monkeypatch: pytest.Mo
     suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
     suite.write_text(SUITE)
     space.write_text(SPACE)
-    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "mine.csv").read_text())))
+    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "found"))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text())))
     assert [row["status"] for row in rows] == ["measured", "skipped", "measured"]
+
+
+def test_a_suite_is_not_written_over_by_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--suite mine.csv --output mine`: refused before anything is measured."""
+    monkeypatch.setattr(benching, "device_present", lambda: DEVICE)
+    suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
+    suite.write_text(SUITE)
+    space.write_text(SPACE)
+    given = ("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
+    code, text, said = command(*given)
+    assert (code, text, said) == (2, "", f"cannot write {suite}: this is made from it; name another file")
+    assert (suite.read_text(), {file.name for file in tmp_path.iterdir()}) == (SUITE, {"mine.csv", "space.yaml"})

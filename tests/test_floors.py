@@ -70,5 +70,6 @@ def test_what_needs_no_gpu_never_imports_torch(module: str) -> None:
 
 
 def test_best_answers_without_numpy_or_sqlalchemy() -> None:
-    code = "import sys, tuner.cli, tuner.answers; sys.exit(bool({'numpy', 'sqlalchemy', 'alembic', 'torch'} & set(sys.modules)))"
+    heavy = {"numpy", "sqlalchemy", "alembic", "torch"}
+    code = f"import sys, tuner.cli, tuner.answers, tuner.scope; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -86,7 +86,11 @@ def test_128x128_on_256_threads_keeps_64_accumulators() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "instruction"),
-    [("t4", "fma 16x8x1"), ("a100", "mma.sync 16x8x16"), ("b200", "tcgen05 128x128x16"), ("rtx-5090", "mma.sync 16x8x16")],
+    [
+        *[("t4", "fma 16x8x1"), ("a100", "mma.sync 16x8x16"), ("b200", "tcgen05 128x128x16"), ("rtx-5090", "mma.sync 16x8x16")],
+        # as Triton 3.9 compiles tl.dot for 8.7, 10.3, 11.0 and 12.1
+        *[("orin", "mma.sync 16x8x16"), ("b300", "tcgen05 128x128x16"), ("thor", "tcgen05 128x128x16"), ("gb10", "mma.sync 16x8x16")],
+    ],
 )
 def test_instruction_by_architecture(gpu: str, instruction: str) -> None:
     p = Problem(m=4096, n=4096, k=4096, dtype="fp16")

@@ -7,7 +7,8 @@ import pytest
 from cost_models.roofline import Roofline, on_chip_bytes, read_elements, roofline
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from search_spaces.schedule import Tile
+from search_spaces.schedule import Tile, parse_schedule
+from search_spaces.space import why_not
 
 CUBE = Problem(m=4096, n=4096, k=4096, dtype="fp32")
 
@@ -71,6 +72,25 @@ def test_on_chip_bytes(tile: Tile, stages: int, operands_kib: int, accumulator_k
 def test_two_stages_of_128_cubed_are_more_than_an_h100_cta_can_have(h100: Hardware) -> None:
     operands, _ = on_chip_bytes(Tile(128, 128, 128), 4, stages=2)
     assert operands == 262144 > h100.shared_memory_per_cta_bytes == 232448
+
+
+def test_two_buffers_of_262144_bytes_are_pruned_with_both_numbers(h100: Hardware) -> None:
+    """2 x 256 x (128 + 128) x 2 B of bf16: as many bytes as two stages of 128 cubed in fp32."""
+    reason = why_not(parse_schedule("pointer 128x128x256 w8 s2"), Problem(m=4096, n=4096, k=4096), h100)
+    assert reason is not None
+    assert "262144 B" in reason
+    assert "232448 B" in reason
+
+
+@pytest.mark.parametrize("edge", [16, 32, 64, 128])
+def test_a_square_tile_divides_global_reads_by_its_edge(edge: int) -> None:
+    """2 N^3 elements untiled, 2 N^3 / T tiled; whatever the depth of the tile."""
+    assert read_elements(CUBE, Tile(1, 1, 1)) == 2 * 4096**3
+    assert read_elements(CUBE, Tile(edge, edge, 8)) == 2 * 4096**3 // edge
+
+
+def test_untiled_reads_give_a_quarter_of_a_flop_a_byte() -> None:
+    assert CUBE.flops / (4 * read_elements(CUBE, Tile(1, 1, 1))) == 0.25
 
 
 def test_vector_add() -> None:

@@ -55,7 +55,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 count = st.integers(0, 2**31 - 1)
-words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+axis = st.integers(0, 2**20)
+words = st.text(st.characters(codec="utf-8", categories=("L", "M", "N", "P", "S", "Zs")), max_size=20)  # what can be printed
+capability = st.builds("{}.{}".format, st.integers(0, 20), st.integers(0, 9))
 
 
 def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -68,15 +70,17 @@ def measurements(draw: st.DrawFn) -> Measurement:
     times = {"samples_us": tuple(draw(st.lists(positive, max_size=5))), "median_us": draw(positive)}
     plain = {name: draw(maybe(count)) for name in ("registers", "spill_slots", "shared_memory_bytes")}
     texts = {name: draw(maybe(words)) for name in ("mma_instruction", "binary_hash", "throttle_reasons")}
-    reals = {name: draw(maybe(st.floats(0, math.inf))) for name in ("relative_error", "error_bound", "compile_seconds", "sm_clock_mhz")}
-    return Measurement(status=status, message=draw(words), **(times if status in TIMED else {}), **plain, **texts, **reals)
+    reals = {name: draw(maybe(positive)) for name in ("compile_seconds", "sm_clock_mhz")}
+    errors = {name: draw(maybe(st.floats(0, math.inf))) for name in ("relative_error", "error_bound")}
+    return Measurement(status=status, message=draw(words), **(times if status in TIMED else {}), **plain, **texts, **reals, **errors)
 
 
-tiles = st.builds(Tile, count, count, count)
+tiles = st.builds(Tile, axis, axis, axis)
 environments = st.builds(
     Environment,
     **dict.fromkeys(("gpu", "triton", "python", "code_version"), words),
-    **{name: maybe(words) for name in ("device_name", "device_uuid", "compute_capability", "driver", "cuda", "torch")},
+    **{name: maybe(words) for name in ("device_name", "device_uuid", "driver", "cuda", "torch")},
+    compute_capability=maybe(capability),
     sms=maybe(count),
     device_memory_bytes=maybe(st.integers(0, 2**40)),
     **{name: maybe(positive) for name in ("sm_clock_mhz", "memory_clock_mhz", "power_limit_w")},
@@ -87,7 +91,7 @@ records = st.builds(
         Problem, m=count, n=count, k=count, layout=st.sampled_from(["nn", "nt", "tn", "tt"]), out_dtype=st.sampled_from(["", "fp32"])
     ),
     gpu=words,
-    schedule=st.builds(Schedule, family=words, **dict.fromkeys(AXES, count)),
+    schedule=st.builds(Schedule, family=st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True), **dict.fromkeys(AXES, axis)),
     warp_tile=tiles,
     mma_tile=tiles,
     estimate=st.builds(

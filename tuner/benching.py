@@ -17,7 +17,7 @@ from search_spaces.problem import Problem
 from tuner.bench import Benchmark, BenchRow
 from tuner.bench_report import bench_csv, bench_markdown
 from tuner.environment import DeviceInfo, device_present, load_warnings
-from tuner.exporters import write_atomically
+from tuner.files import check_target, write_file
 from tuner.ranking import check_model
 from tuner.request import Request
 from tuner.search import Progress
@@ -65,11 +65,13 @@ def run_bench(wish: BenchWish, say: Callable[[str], None], report: Callable[[Pro
     place = place_of(hardware, device)
     if wish.output:
         _make_folder(wish.output.parent)
+        for ending in ("csv", "md"):
+            check_target(_file(wish.output, ending), made_from=(wish.suite,))
 
     def write(done: Sequence[BenchRow]) -> None:
         if wish.output:
-            write_atomically(_file(wish.output, "csv"), bench_csv(done))
-            write_atomically(_file(wish.output, "md"), bench_markdown(done, place, suite.title, _effort(request)))
+            write_file(_file(wish.output, "csv"), bench_csv(done), made_from=(wish.suite,))
+            write_file(_file(wish.output, "md"), bench_markdown(done, place, suite.title, _effort(request)), made_from=(wish.suite,))
 
     with open_workshop() as workshop, open_store(wish.location) as store:
         for warning in (*store.warnings, *load_warnings(device)):

@@ -28,7 +28,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
 from search_spaces.problem import Problem
 from search_spaces.table import ScheduleTable
-from tuner.exporters import write_atomically
+from tuner.files import write_file
 from tuner.report import table
 from tuner.resources import compile_workers
 
@@ -184,14 +184,15 @@ def _all(values: Sequence[str | None]) -> str:
     return " and ".join(dict.fromkeys(value or "unknown" for value in values))
 
 
-def write_calibration(calibration: Calibration, output: Path | None) -> Path:
-    """To `output`, else to where `load_calibration` finds it before the package's own; all of it or nothing."""
+def write_calibration(calibration: Calibration, output: Path | None, *, made_from: str | None = None) -> Path:
+    """To `output`, else to where `load_calibration` finds it before the package's own; all of it or nothing. made_from: the GPU's file,
+    where it was named by one; it is not written over."""
     file = output or user_file(calibration.name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder of {file} cannot be made ({error.strerror}); name another file with --output") from None
-    write_atomically(file, calibration_text(calibration))
+    write_file(file, calibration_text(calibration), made_from=(made_from,))
     return file
 
 

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner import HIDING
+
+if HIDING:  # nothing below could be imported
+    click.echo(f"tuner: {HIDING}", err=True)
+    sys.exit(2)
+
 from search_spaces.errors import MachineFault, UserError
+from search_spaces.plain_text import visible
 from tuner.cli_options import (
     ProgressLine,
     Whole,
     db_option,
     gpu_option,
     json_option,
+    leading_dimensions,
     load_hardware,
     narrowed,
     print_result,
@@ -33,7 +41,6 @@ from tuner.cli_options import (
     space_options,
     split_names,
     top_k_option,
-    unordered_option,
 )
 
 if TYPE_CHECKING:
@@ -184,7 +191,7 @@ def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any)
 @click.option("--measure", is_flag=True, help="First measure a few shapes that span what a GPU waits for; it has to be present.")
 @click.option("--budget", default="120s", show_default=True, help="Wall-clock limit of --measure, such as 60s or 5m.")
 @click.option(
-    "--output", "-o", default=None, type=click.Path(path_type=Path, dir_okay=False), help="File to write instead of the user's own."
+    "--output", "-o", default=None, type=click.Path(path_type=Path, readable=False), help="File to write instead of the user's own."
 )
 @db_option
 @json_option
@@ -193,8 +200,11 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
     from datetime import UTC, datetime
 
     from tuner import calibrating
+    from tuner.files import check_target
 
     hardware = load_hardware(gpu)
+    if output:
+        check_target(output, made_from=(gpu,))
     if measure:
         from tuner import designing, searching
 
@@ -207,7 +217,7 @@ def calibrate(gpu: str, measure: bool, budget: str, output: Path | None, db: str
     if fitted.is_worse:
         say("nothing is written: the constants it started from rank the measured schedules better; measure more shapes")
         sys.exit(Exit.NOTHING_FOUND)
-    say(f"wrote {calibrating.write_calibration(fitted.calibration, output)}")
+    say(f"wrote {calibrating.write_calibration(fitted.calibration, output, made_from=gpu)}")
     if fitted.caution:
         say(fitted.caution)
 
@@ -240,38 +250,75 @@ def occupancy(gpu: str, warps: int, registers: int, shared_memory: int, as_json:
 
 
 @app.command()
+@click.option("--row", required=True, type=click.IntRange(min=1), help="Elements of a row of the tile.")
+@click.option("--rows", default=0, type=click.IntRange(min=0), help="Rows of the tile; as many as a row has elements unless given.")
+@click.option("--element-bytes", default=4, show_default=True, type=click.IntRange(min=1), help="Bytes of an element: 1, 2, 4, 8 or 16.")
+@click.option(
+    "--access",
+    "how",
+    default="column",
+    show_default=True,
+    help="How a warp takes it: row (lanes beside each other), column (a row each), or fragment (8 rows of 16 B: ldmatrix, operands of"
+    " mma.sync, core matrices of wgmma).",
+)
+@click.option("--lane-bytes", default=0, type=click.IntRange(min=0), help="Bytes a lane takes at once, up to 16; an element unless given.")
+@click.option("--padding", default=0, type=click.IntRange(min=0), help="Elements left free after each row.")
+@click.option("--swizzle", default=0, type=click.IntRange(min=0), help="Bytes of an XOR swizzle, 32, 64 or 128, as TMA's and CUTLASS's.")
+@json_option
+def banks(row: int, rows: int, element_bytes: int, how: str, lane_bytes: int, padding: int, swizzle: int, as_json: bool) -> None:
+    """How many ways a warp conflicts at a tile in shared memory of 32 banks."""
+    from search_spaces.banks import SharedTile
+    from tuner.bank_report import BankQuestion, bank_facts, bank_text
+
+    tile = SharedTile(rows=rows or row, row_elements=row, element_bytes=element_bytes, padding_elements=padding, swizzle_bytes=swizzle)
+    asked = BankQuestion(tile=tile, how=how, lane_bytes=lane_bytes)
+    print_result(as_json, lambda: bank_facts(asked), lambda: bank_text(asked))
+
+
+@app.command()
 @click.option("--to", "consumer", default="", help="python (a module of its own) or triton (triton.Config source); see --list.")
 @click.option("--shapes", default="", help="MxNxK, separated by commas; all measured ones unless given.")
 @click.option("--gpu", default="", help="The GPU whose winners are wanted.")
-@click.option("--dtype", default="bf16", show_default=True)
-@click.option("--layout", default="nt", show_default=True)
+@click.option("--dtype", default="", help="Of A and B; of --shapes: bf16 unless given, else of all that were measured: any.")
+@click.option("--out-dtype", default="", help="Of C; of --shapes: that of A and B unless given, else any.")
+@click.option("--layout", default="", help="nn, nt, tn or tt; of --shapes: nt unless given, else any.")
+@click.option("--ld", default="0,0,0", metavar="A,B,C", help="Of --shapes: leading dimensions in elements; 0 is the densest.")
+@click.option("--alignment", default=0, type=Whole(), help="Of --shapes: bytes that the base pointers are a multiple of; 16 unless given.")
+@click.option("--prepack", default="", help="Of --shapes: operands that were repacked, as `tuner search --prepack` has them.")
 @click.option("--rename", default="", metavar="CTA_M=BLOCK_M,...", help="Other names for the parameters of a triton.Config.")
-@click.option("--output", "-o", default=None, type=click.Path(path_type=Path, dir_okay=False), help="File to write; stdout unless given.")
+@click.option("--output", "-o", default=None, type=click.Path(path_type=Path, readable=False), help="File to write; stdout unless given.")
 @click.option("--list", "show", is_flag=True, help="List the consumers.")
-@unordered_option
+@scope_options
 @db_option
-def export(consumer: str, shapes: str, gpu: str, dtype: str, layout: str, **rest: Any) -> None:
+def export(consumer: str, gpu: str, **rest: Any) -> None:
     """Hand the winners to production code."""
-    from tuner.exporters import exporter_names, write_atomically
-    from tuner.exporting import export_text, parse_rename
+    from tuner.exporters import exporter_names, load_exporter
+    from tuner.exporting import ExportWish, export_text, parse_rename
+    from tuner.files import write_file
 
     if rest["show"]:
         put("\n".join(exporter_names()))
         return
-    if not consumer:
-        raise UserError(f"export needs --to, what it is for: {' or '.join(exporter_names())}")
+    load_exporter(consumer)
     if not gpu:
         raise UserError("export needs --gpu, the GPU whose winners are wanted; `tuner gpus` lists them")
-    settings = parse_rename(rest["rename"])
-    given = {"settings": settings, "location": rest["db"], "unordered": rest["unordered"]}
-    text, notes = export_text(consumer, split_names(shapes), load_hardware(gpu), (dtype, layout), **given)
+    kind = {name: rest[name] for name in ("dtype", "out_dtype", "layout", "prepack")}
+    scope = narrowed(**{name: rest[name] for name in ("families", "triton", "any_environment", "unordered")})
+    wish = ExportWish(
+        shapes=split_names(rest["shapes"]),
+        leading_dimensions=leading_dimensions(rest["ld"]),
+        alignment_bytes=rest["alignment"],
+        narrowed=scope,
+        **kind,
+    )
+    text, notes = export_text(consumer, wish, load_hardware(gpu), settings=parse_rename(rest["rename"]), location=rest["db"])
     for note in notes:
         say(note)
     if rest["output"] is None:
         put(text, end="")
     else:
-        write_atomically(rest["output"], text)
-        say(f"wrote {rest['output']}")
+        write_file(rest["output"], text, made_from=(gpu,))
+        say(f"wrote {visible(str(rest['output']))}")
 
 
 @app.command()
@@ -296,9 +343,12 @@ def spaces() -> None:
 def families() -> None:
     """The kernel families."""
     from search_spaces.families import families as all_families
+    from search_spaces.families import family_faults
 
     for family in all_families().values():
         put(f"{family.name}: {family.title}")
+    for fault in family_faults().values():
+        say(f"not readable: {fault}")
 
 
 @app.command()

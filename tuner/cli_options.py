@@ -101,7 +101,7 @@ def say_borrowed(ranking: Ranking) -> None:
         say(sentence)
 
 
-def _leading_dimensions(text: str) -> tuple[int, int, int]:
+def leading_dimensions(text: str) -> tuple[int, int, int]:
     parts = text.split(",")
     if len(parts) != 3:
         raise UserError(f"--ld {shown(text)} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
@@ -149,7 +149,7 @@ def problem_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, prepack: str, **others: Any) -> None:
-        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
+        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), leading_dimensions(ld)
         kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
         problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
         if prepack not in ("", "a", "b", "ab"):

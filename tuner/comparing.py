@@ -16,12 +16,15 @@ TIE_SHARE = 0.005  # closer than half a percent is a tie, however small the nois
 
 @dataclass(frozen=True)
 class FinalsSamples:
-    """times_us[round, contestant] and library_us[round]: each round times everyone once, so a drifting clock moves all alike."""
+    """times_us[round, contestant] and library_us[round]: each round times everyone once, so a drifting clock moves all alike.
+
+    wrong: what is wrong with each contestant's answer or time; empty where nothing is."""
 
     times_us: NDArray[np.float64]
     library_us: NDArray[np.float64]
     hot_l2_us: tuple[float, ...] = ()
     eager_us: tuple[float, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

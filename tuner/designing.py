@@ -62,7 +62,7 @@ def measure(
         share = max(left / (len(problems) - done), LEAST_SECONDS)
         result = run_search(_wish(problem, hardware, location, share), say, report)
         if result.fault:
-            raise MachineFault(f"{problem.shape}: {result.fault}")
+            raise MachineFault(f"{problem.text}: {result.fault}")
 
 
 def _wish(problem: Problem, hardware: Hardware, location: str | None, seconds: float) -> SearchWish:

@@ -20,6 +20,7 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
 from search_spaces.table import ScheduleTable
+from tuner.bank_report import placed_facts, placed_text
 from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
@@ -111,7 +112,7 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     ]
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
     facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
-    return "\n".join([*lines, terms, facts])
+    return "\n".join([*lines, placed_text(schedule, ranking.problem, ranking.hardware), terms, facts])
 
 
 def _missing_from(schedule: Schedule, ranking: Ranking) -> str:
@@ -165,6 +166,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
                 "limiter": estimate.limiter,
                 "terms": dict(estimate.terms),
                 "facts": dict(estimate.facts),
+                "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
             }
         )
     return {

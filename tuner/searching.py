@@ -151,7 +151,7 @@ def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[P
 
         ranking = rank(request.problem, request.hardware, request.space, request.model, request.seed)
         with open_store(wish.location) as store:
-            say(f"{wish.problem.shape} {wish.problem.dtype} {wish.problem.layout} on {hardware.name}: {ranking.scope}")
+            say(f"{wish.problem.text} on {hardware.name}: {ranking.scope}")
             say(sentence)
             for warning in (*store.warnings, *(load_warnings(device) if device else ())):
                 say(warning)
