@@ -413,7 +413,7 @@ def main() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
     try:
-        app(standalone_mode=False)
+        app(standalone_mode=False, prog_name="tuner")
     except UserError as error:
         _leave(f"tuner: {error}", Exit.WRONG_USAGE)
     except MachineFault as error:
