@@ -14,6 +14,7 @@ from search_spaces.errors import UserError
 from search_spaces.plain_text import shown
 
 MEND = "leave that row out, or name another file"
+_WORDS: Mapping[type, str] = {int: "whole number", float: "number", str: "text", bool: "truth value"}
 Noun = TypeVar("Noun")
 
 
@@ -26,7 +27,7 @@ def made(noun: Callable[..., Noun], values: Mapping[str, Any]) -> Noun:
     for name, value in values.items():
         allowed = _field_types(noun)[name]
         if allowed and type(value) not in allowed:
-            raise DamagedRow(f"column {name} holds {shown(value)}, which is no {allowed[0].__name__}; {MEND}")
+            raise DamagedRow(f"column {name} holds {shown(value)}, which is no {_WORDS[allowed[0]]}; {MEND}")
     try:
         return noun(**values)
     except (UserError, ValueError) as error:
