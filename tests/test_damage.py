@@ -52,19 +52,19 @@ def test_another_kind_of_value_is_a_sentence(noun: type, column: str, value: Any
 @pytest.mark.parametrize("text", ["", "null", "3", '{"a": 1}', '["1"]', "[true]", "[1", "[" * 50_000, "9" * 5000, None, 3, b"\xff"])
 def test_a_list_of_numbers_is_one(text: Any) -> None:
     assert numbers("[1, 2.5]", "samples_us") == [1, 2.5]
-    with pytest.raises(DamagedRow, match="column samples_us holds .*, which is no list of numbers"):
+    with pytest.raises(DamagedRow, match=r"column samples_us holds .*, which is no list of numbers"):
         numbers(text, "samples_us")
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": "b"}', '{"a": null}', None])
 def test_named_numbers_are_such(text: Any) -> None:
     assert named_numbers('{"dram": 1.5}', "predicted_terms") == {"dram": 1.5}
-    with pytest.raises(DamagedRow, match="column predicted_terms holds .*, which is no list of named numbers"):
+    with pytest.raises(DamagedRow, match=r"column predicted_terms holds .*, which is no list of named numbers"):
         named_numbers(text, "predicted_terms")
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", 5, b"2026-01-01"])
 def test_a_time_is_one(text: Any) -> None:
     assert moment(None, "finished") is None
-    with pytest.raises(DamagedRow, match="column recorded holds .*, which is no time"):
+    with pytest.raises(DamagedRow, match=r"column recorded holds .*, which is no time"):
         moment(text, "recorded")
