@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -216,6 +217,21 @@ def test_an_export_from_the_store(tmp_path: Path) -> None:
     configs = tuner("export", "--to", "triton", "--gpu", "h200", "--db", str(KEPT_DATABASE), "--rename", "CTA_M=BLOCK_SIZE_M")
     assert '"BLOCK_SIZE_M":' in configs.stdout
     assert "no exporter named 'vllm'" in refused("export", "--to", "vllm", "--gpu", "h200", "--db", str(KEPT_DATABASE))
+    assert "give --to python or --to triton" in refused("export", "--gpu", "h200", "--db", str(KEPT_DATABASE))
+
+
+def test_an_export_does_not_write_over_its_database(tmp_path: Path) -> None:
+    database = Path(shutil.copy(KEPT_DATABASE, tmp_path / "d.db"))
+    before = database.read_bytes()
+    given = ("export", "--to", "triton", "--gpu", "h200", "--db", str(database), "-o", str(database))
+    assert "it is an SQLite database, which would be lost" in refused(*given)
+    assert database.read_bytes() == before
+
+
+def test_an_export_s_shapes_take_what_search_takes(tmp_path: Path) -> None:
+    given = ("export", "--to", "triton", "--gpu", "h200", "--db", str(KEPT_DATABASE), "--shapes", "4096x4096x4096")
+    kind = ("--dtype", "fp16", "--out-dtype", "fp32", "--layout", "tn", "--ld", "0,4104,0", "--alignment", "32", "--prepack", "a")
+    assert "nothing is known for 4096x4096x4096 fp16 -> fp32 tn, ldb 4104, alignment 32 on h200" in refused(*given, *kind)
 
 
 def test_lists_and_care() -> None:

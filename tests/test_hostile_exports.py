@@ -181,10 +181,9 @@ def test_no_value_of_any_column_becomes_code(name: str, consumer: str, database:
         assert row == usual or (number and column in IN_ROWS and re.sub("[0-9]+", "", row).startswith(usual[:9])), column
     shown = {COLUMNS[m - FIRST_M] for m in code.rows}
     assert {("run", "request"), ("trial", "strategy"), ("trial", "kernel_hash")} <= shown
-    assert (isinstance(HOSTILE[name], bytes) and not isinstance(HOSTILE[name], Raw)) or {
-        ("environment", "device_name"),
-        ("environment", "torch"),
-    } <= shown
+    is_text = isinstance(HOSTILE[name], str) and len(HOSTILE[name]) <= 300
+    assert not is_text or ("environment", "torch") in shown
+    assert ("environment", "device_name") not in shown  # another card's
     assert all(note.replace("\n", "").isprintable() for note in notes)
     assert max(map(len, [*text.split("\n"), *notes])) < 30_000
 
