@@ -94,7 +94,7 @@ class Schedule:
         """Here, whoever makes a schedule: a larger value would wrap in what is computed from it."""
         for axis in AXES:
             value = getattr(self, axis)
-            if not isinstance(value, int) or not 0 <= value <= LARGEST_VALUE:
+            if type(value) is not int or not 0 <= value <= LARGEST_VALUE:
                 what = f"{axis} of a schedule of family {shown(self.family)}"
                 raise UserError(f"{what} is {shown(value, quotes=False)}; give a whole number from 0 to {LARGEST_VALUE}")
 

@@ -20,10 +20,9 @@ from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import families
 from search_spaces.plain_text import shown, visible
 from search_spaces.problem import DTYPE_BYTES, LAYOUTS, Problem
-from search_spaces.schedule import AXES, Schedule
+from search_spaces.schedule import AXES, LARGEST_VALUE, Schedule
 
 Key = tuple[str | int, ...]
-LARGEST_AXIS = 2**31 - 1
 AXIS_DEFAULTS = {axis.name: axis.default for axis in fields(Schedule)}
 LONGEST_COMMENT = 400  # characters
 
@@ -113,8 +112,8 @@ def damage(entry: Entry) -> str | None:
         return f"family {shown(schedule.family)} is none of {', '.join(families())}"
     for axis in AXES:
         least = 0 if AXIS_DEFAULTS[axis] == 0 else 1
-        if type(value := getattr(schedule, axis)) is not int or not least <= value <= LARGEST_AXIS:
-            return f"{axis} is {shown(value)}, which is no whole number from {least} to {LARGEST_AXIS}"
+        if type(value := getattr(schedule, axis)) is not int or not least <= value <= LARGEST_VALUE:
+            return f"{axis} is {shown(value)}, which is no whole number from {least} to {LARGEST_VALUE}"
     for name, known in (("dtype", DTYPE_BYTES), ("out_dtype", DTYPE_BYTES), ("layout", LAYOUTS)):
         if type(word := getattr(p, name)) is not str or word not in known:
             return f"{name} is {shown(word)}, which is none of {', '.join(known)}"
