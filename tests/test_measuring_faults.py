@@ -180,6 +180,17 @@ def test_a_peak_is_that_of_the_gpu_present_though_another_one_was_named(make: Ma
         assert process.measure(SCHEDULE, None).status == "ok"
 
 
+FAULT = '{"status": "faulted", "message": "an illegal memory access was encountered", "fatal": true}'
+
+
+def test_a_fault_of_the_device_is_the_schedule_s_own_in_a_process_that_none_used_before(make: Make) -> None:
+    with make(FAULT) as process:
+        found = process.measure(SCHEDULE, None)
+        assert (found.status, found.message) == ("faulted", "an illegal memory access was encountered")
+    with make(OK, FAULT) as process:  # the fault may be that of the one before: alone it does well
+        assert [process.measure(SCHEDULE, None).status for _ in range(2)] == ["ok", "ok"]
+
+
 def finals(library: float, *times: float) -> str:
     values = list(times)
     return json.dumps({"rounds": [[library, *values]] * 3, "hot_l2_us": values, "eager_us": values})
@@ -190,6 +201,12 @@ def test_a_finalist_beyond_the_peak_is_marked(make: Make) -> None:
         samples = process.finals([SCHEDULE] * 3, 1.0)
     assert samples.wrong == ("", "1.00 us is 1074 TFLOP/s, h200-sxm-141gb's peak is 990 (1071 at its highest clock)", "")
     assert samples.implausible == {1}
+
+
+def test_a_finalist_that_is_wrong_anyway_is_wrong(make: Make) -> None:
+    with make(f'{finals(3.0, 1.0)[:-1]}, "wrong": ["C holds NaN"]}}', problem=LARGE) as process:
+        samples = process.finals([SCHEDULE], 1.0)
+    assert (samples.wrong, samples.implausible) == (("C holds NaN",), frozenset())
 
 
 def test_a_library_beyond_the_peak_loses_the_finals(make: Make) -> None:

@@ -122,7 +122,8 @@ class MeasuringProcess:
         fastest = np.minimum(samples.times_us.min(axis=0), np.minimum(samples.hot_l2_us, samples.eager_us))
         faults = [beyond_peak(float(us), self._problem, self._judged_by) for us in fastest]
         wrong = tuple(said or fault for said, fault in zip(samples.wrong, faults, strict=True))
-        return replace(samples, wrong=wrong, implausible=frozenset(i for i, fault in enumerate(faults) if fault))
+        implausible = frozenset(i for i, fault in enumerate(faults) if fault and not samples.wrong[i])
+        return replace(samples, wrong=wrong, implausible=implausible)
 
     def first_rounds(self, schedules: Sequence[Schedule], count: int) -> FinalsSamples:
         """So many rounds of contestants of which few go on to the finals; no more is known of them. Raises Lost as `finals`."""
