@@ -91,10 +91,11 @@ class Server:
     def _transact(self, work: Work[Result], limit: float | None) -> Result:
         away_since, again = 0.0, False
         while True:
+            tried = time.monotonic()
             try:
                 result = self._try(work, again, LAST_WORD_SECONDS if self._interrupted else limit)
             except _Outage as outage:
-                away_since = away_since or time.monotonic()
+                away_since = away_since or tried
                 if self._interrupted or time.monotonic() - away_since >= OUTAGE_SECONDS:
                     raise MachineFault(
                         f"the database {self.location} does not answer ({outage}), for {time.monotonic() - away_since:.0f} s now; what it"
