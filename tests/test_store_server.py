@@ -94,6 +94,11 @@ def test_who_does_not_come_back_ends_it(reached: Server, said: list[str]) -> Non
     ):
         reached.transact(work)
     assert len(said) == 1
+    last_word, told = failing(lost())
+    with pytest.raises(MachineFault):
+        reached.transact(last_word)  # is tried, and not waited for once more
+    assert told == [False]
+    assert reached.transact(last_word) == "done"
 
 
 def test_a_first_connection_is_not_waited_for(tmp_path: Path, quick: None) -> None:
