@@ -7,6 +7,7 @@ committed never will be.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -29,9 +30,10 @@ CONNECT_SECONDS = 10
 ANSWER_SECONDS = 20.0  # for one transaction; then the server counts as frozen
 OUTAGE_SECONDS = 60.0  # that it may be away
 AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 0.2
 LONGEST_REASON = 300  # characters of a driver's words
 _ONCE = 0x7475  # "tu": the first half of the key of an advisory lock; the second is the write's own
-LAST_WORD_SECONDS = 3.0  # for one who was interrupted and only wants to say how the run ended
+LAST_WORD_SECONDS = 3.0  # for one who was interrupted, or has waited in vain, and only wants to say how the run ended
 # SQLSTATEs of what passes: shut down, starting up, too many connections, a deadlock, a time limit
 _PASSING = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "57014", "55P03"}
 _LIBPQ = {  # for psycopg and psycopg2
@@ -60,7 +62,7 @@ class Server:
         self.say: Callable[[str], None] = lambda text: None
         self._secrets = secrets(url)
         self._reached = False
-        self._interrupted = False
+        self._given_up = False
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):  # the text may hold a password, so it is not repeated
@@ -85,17 +87,19 @@ class Server:
         except Exception:
             raise
         except BaseException:
-            self._interrupted = True
+            self._given_up = True
             raise
 
     def _transact(self, work: Work[Result], limit: float | None) -> Result:
         away_since, again = 0.0, False
         while True:
+            tried = time.monotonic()
             try:
-                result = self._try(work, again, LAST_WORD_SECONDS if self._interrupted else limit)
+                result = self._try(work, again, LAST_WORD_SECONDS if self._given_up else limit)
             except _Outage as outage:
-                away_since = away_since or time.monotonic()
-                if self._interrupted or time.monotonic() - away_since >= OUTAGE_SECONDS:
+                away_since = away_since or tried
+                if self._given_up or time.monotonic() - away_since >= OUTAGE_SECONDS:
+                    self._given_up = True
                     raise MachineFault(
                         f"the database {self.location} does not answer ({outage}), for {time.monotonic() - away_since:.0f} s now; what it"
                         " acknowledged is stored: see to the server, and run the same command again"
@@ -107,7 +111,7 @@ class Server:
             else:
                 if again:
                     self.say(f"the database answers again, after {time.monotonic() - away_since:.0f} s; nothing was lost")
-                self._reached = True
+                self._reached, self._given_up = True, False
                 return result
 
     def _try(self, work: Work[Result], again: bool, limit: float | None) -> Result:
@@ -130,13 +134,11 @@ class Server:
 
         Thread(target=run, daemon=True, name="database").start()
         try:
-            result = ended.get(timeout=limit)
-        except BaseException as error:
+            result = _wait(ended, limit)
+        except BaseException:
             given_up.set()
             for connection in held:
                 _cut(connection)
-            if isinstance(error, Empty):
-                raise _Outage(f"no answer for {limit:g} s") from None
             raise
         if isinstance(result, BaseException):
             raise self._judged(result)
@@ -158,6 +160,18 @@ class Server:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _wait(ended: SimpleQueue[Result], limit: float | None) -> Result:
+    """In short steps, so that an interrupt is heard whichever thread it came to."""
+    give_up = time.monotonic() + (math.inf if limit is None else limit)
+    while True:
+        left = give_up - time.monotonic()
+        try:
+            return ended.get(timeout=max(min(left, LOOK_SECONDS), 0.0))
+        except Empty:
+            if left <= 0:
+                raise _Outage(f"no answer for {limit:g} s") from None
 
 
 def _locked(work: Work[Result]) -> Work[Result]:

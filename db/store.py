@@ -113,9 +113,10 @@ class Store(Reader):
 
     def earlier_running(self, run_id: int) -> RunInfo | None:
         """The oldest other run of this problem on this GPU that began before this one and is still under way on this host."""
-        (own,) = (run for run in self._running() if run.id == run_id)
-        for run in self._running():
-            if run.id < run_id and run.pid != own.pid and run.host == this_host() and _asks(run) == _asks(own) and _is_alive(run):
+        running = self._running()
+        own = next((run for run in running if run.id == run_id), None)
+        for run in running:
+            if own and run.id < own.id and run.pid != own.pid and run.host == this_host() and _asks(run) == _asks(own) and _is_alive(run):
                 return run
         return None
 
