@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import math
 import pkgutil
@@ -21,6 +20,7 @@ from search_spaces.families import families
 from search_spaces.plain_text import shown, visible
 from search_spaces.problem import DTYPE_BYTES, LAYOUTS, Problem
 from search_spaces.schedule import AXES, LARGEST_VALUE, Schedule
+from tuner.code_version import code_version
 
 Key = tuple[str | int, ...]
 AXIS_DEFAULTS = {axis.name: axis.default for axis in fields(Schedule)}
@@ -169,7 +169,7 @@ def origin(entries: Sequence[Entry], table: str) -> str:
     known = sorted({entry.provenance for entry in entries if entry.provenance}) or ["not stated"]
     cautions = sorted({caution for entry in entries for caution in entry.cautions})
     digest = hashlib.sha256(table.encode()).hexdigest()[:16]
-    lines = [f"Written by tuner {tool_version()}.", *(f"Source: {words}" for words in known), *(f"Caution: {words}" for words in cautions)]
+    lines = [f"Written by tuner {code_version()}.", *(f"Source: {words}" for words in known), *(f"Caution: {words}" for words in cautions)]
     return "\n".join([*map(docstring, lines), f"SHA-256 of the table: {digest}"])
 
 
@@ -191,10 +191,3 @@ def comment(text: str) -> str:
 def docstring(text: str) -> str:
     """The text as one line within a string of three double quotes, which it cannot end."""
     return comment(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def tool_version() -> str:
-    try:
-        return importlib.metadata.version("tuner")
-    except importlib.metadata.PackageNotFoundError:
-        return "(from its source tree)"
