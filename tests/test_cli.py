@@ -403,12 +403,34 @@ def test_the_version_and_the_module(at_the_command_line: Ran) -> None:
 
 
 def test_an_export_for_nobody_is_told_for_whom_there_are_some(at_the_command_line: Ran) -> None:
-    assert at_the_command_line("export", "--gpu", "h100") == (2, "", "tuner: export needs --to, what it is for: python or triton\n")
+    assert at_the_command_line("export", "--gpu", "h100") == (
+        2,
+        "",
+        "tuner: export needs --to, which says who takes the schedules: give --to python or --to triton\n",
+    )
 
 
 def test_every_suite_is_named_in_the_help(at_the_command_line: Ran) -> None:
     words = " ".join(CliRunner().invoke(app, ["bench", "--help"]).output.split())
     assert "A suite's name (llm, seeds, unaligned), or a CSV file" in words
+
+
+@pytest.mark.parametrize(
+    "command", [("search", "--shape", "64x64x64"), ("bench",), ("calibrate", "--measure")], ids=["search", "bench", "calibrate"]
+)
+def test_a_driver_that_is_not_ready_is_no_reason_to_go_on_unmeasured(
+    at_the_command_line: Ran, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Its result would look like one of a machine without a GPU."""
+
+    def not_ready() -> None:
+        raise MachineFault("cannot measure: the NVIDIA driver does not answer")
+
+    for module in ("searching", "benching", "designing"):
+        monkeypatch.setattr(f"tuner.{module}.require_sound_driver", not_ready)
+    code, out, err = at_the_command_line(*command, "--gpu", "h200", "--db", str(tmp_path / "t.db"))
+    assert (code, out, err.splitlines()[-1]) == (3, "", "tuner: cannot measure: the NVIDIA driver does not answer")
+    assert not (tmp_path / "t.db").exists()
 
 
 @pytest.mark.parametrize("how", cli.ENDING)
