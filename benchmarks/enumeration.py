@@ -23,12 +23,11 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import numpy as np
+from publishing import publish
 
 from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
 from search_spaces.space import Space, load_space, prune
-from tuner.files import write_file
 from tuner.ranking import pieces, rank
 
 GPU = "h100"
@@ -119,9 +118,8 @@ def main() -> None:
     for case in CASES:
         lines.append(_row(*case[:2], _in_a_process(case)))
         print(lines[-1], flush=True)
-    lines += ["", f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.", ""]
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    write_file(given.output, "\n".join(lines))
+    lines += ["", f"{_processor()}.", ""]
+    publish(given.output, "\n".join(lines))
 
 
 def _processor() -> str:

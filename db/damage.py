@@ -18,12 +18,11 @@ from db.records import RunStatus, Status
 from search_spaces.errors import UserError
 from search_spaces.plain_text import LARGEST, shown, visible
 from search_spaces.problem import DTYPE_BYTES, LAYOUTS, MAX_EXTENT
-from search_spaces.schedule import AXES
+from search_spaces.schedule import AXES, LARGEST_VALUE
 
 Row = Mapping[str, Any]
 Rule = Callable[[Any], Any]
 
-LARGEST_AXIS = 2**20  # of a schedule; more of anything than a GPU has
 LONGEST_NAME, LONGEST_PROSE, LONGEST_LOG = 300, 10_000, 100_000  # characters
 LONGEST_JSON = 4_000_000
 MOST_SAMPLES, MOST_TERMS = 100_000, 1000
@@ -155,7 +154,7 @@ def _maybe(rule: Rule) -> Rule:
 
 
 _ID = _whole(LARGEST, 1)
-_AXIS = _whole(LARGEST_AXIS)
+_AXIS = _whole(LARGEST_VALUE)
 
 # table -> column -> rule; a test holds them and the schema together
 COLUMNS: Mapping[str, Mapping[str, Rule]] = {

@@ -118,10 +118,6 @@ class Measurement:
             raise ValueError(f"status {self.status} with a time of {times[0]} us")
         if not all(math.isfinite(us) and us > 0 for us in times):
             raise ValueError(f"times {times} us: not all above 0 and finite")
-        if self.samples_us and self.median_us is not None:
-            low, high = min(self.samples_us), max(self.samples_us)
-            if not low * (1 - ROUNDING) <= self.median_us <= high * (1 + ROUNDING):
-                raise ValueError(f"a median of {self.median_us} us outside its samples from {low} to {high} us")
         if self.relative_error is not None and math.isnan(self.relative_error):
             object.__setattr__(self, "relative_error", math.inf)  # SQL has no NaN; an output with NaN is off by any bound
 

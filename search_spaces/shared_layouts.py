@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from search_spaces.banks import BANKS, LANES, PHASE_BYTES, SWIZZLES, WORD_BYTES, Access, SharedTile, along_rows, matrices
 from search_spaces.families import family
 from search_spaces.hardware import Hardware
-from search_spaces.lowering import FMA, MMA_NAMES, MMA_SYNC, TCGEN05, WGMMA, Lowering, loads_by_tma, lower_one, stores_by_tma
+from search_spaces.lowering import (
+    FMA,
+    MMA_NAMES,
+    MMA_SYNC,
+    TCGEN05,
+    WGMMA,
+    Lowering,
+    has_whole_chunks,
+    loads_by_tma,
+    lower_one,
+    stores_by_tma,
+)
 from search_spaces.problem import Problem
 from search_spaces.ringed import RingRules, ringed
 from search_spaces.schedule import Schedule
@@ -60,7 +71,7 @@ def _operand(place: int, schedule: Schedule, problem: Problem, loads: str, versi
     """place: 0 for the first factor as the kernel sees it. One tile, or one for each part of the columns of a tile cut in two."""
     operand, along_k = _factor(place, bool(schedule.swap_ab), problem)
     outer = schedule.cta_n if place else schedule.cta_m
-    rules = RingRules(ScheduleTable.of([schedule]), problem, stores_by_tma(problem))
+    rules = RingRules(ScheduleTable.of([schedule]), problem, has_whole_chunks(problem))
     rest = int(rules.rest[0]) if loads == "ring" and place else 0
     extents = [outer - rest, rest] if rest else [outer]
     return [_placed(operand, along_k, place, extent, schedule, (loads, version, problem.element_bytes)) for extent in extents]
@@ -121,21 +132,22 @@ def fma_grid(table: ScheduleTable, place: int) -> tuple[Column, Column, Column]:
     it lasts, the rest along M.
     """
     each = table.cta_m * table.cta_n // np.maximum(LANES * table.warps, 1)
-    size = np.where(each >= 16, 4, np.where(each >= 4, 2, 1)).astype(np.int32)
+    size = np.where(each >= 16, 4, np.where(each >= 4, 2, 1)).astype(np.int64)
     lanes_n = np.clip(table.cta_n // size, 1, LANES)
     warps_n = np.clip(table.cta_n // (size * lanes_n), 1, table.warps)
     if place:
         lanes, warps, extent = lanes_n, warps_n, table.cta_n
     else:
         lanes, warps, extent = LANES // lanes_n, np.maximum(table.warps // warps_n, 1), table.cta_m
-    return size, lanes.astype(np.int32), np.maximum(extent // np.maximum(lanes * warps, 1), size).astype(np.int32)
+    return size, lanes.astype(np.int64), np.maximum(extent // np.maximum(lanes * warps, 1), size).astype(np.int64)
 
 
 def _staged(schedule: Schedule, problem: Problem, loads: str, version: int) -> list[PlacedTile]:
     """Tiles of C that TMA stores: rows of C, or of columns of the tile where the operands are exchanged."""
-    if loads not in ("tma", "ring") or not stores_by_tma(problem) or schedule.split_k > 1 or schedule.stream_k:
+    table = ScheduleTable.of([schedule])
+    if loads not in ("tma", "ring") or not stores_by_tma(table, problem).all() or schedule.split_k > 1 or schedule.stream_k:
         return []
-    rules = RingRules(ScheduleTable.of([schedule]), problem, True)
+    rules = RingRules(table, problem, True)
     widths = [int(rules.slice_width[0]), int(rules.rest[0])] if loads == "ring" else [schedule.cta_n // schedule.epilogue_subtile]
     found = []
     for width in (width for width in widths if width):
@@ -174,8 +186,9 @@ def conflict_wavefronts(table: ScheduleTable, lowering: Lowering, problem: Probl
     by_fma = (lowering.mma_version == FMA) & ~streams(table)
     if by_fma.any():
         steps = np.where(by_fma, sum(_fma_conflicts(table, problem, place) for place in (0, 1)), 0.0)
-    if problem.out_bytes == 4 and stores_by_tma(problem):
-        tiles = np.where(loads_by_tma(table) & (table.split_k == 1) & (table.stream_k == 0), _c_conflicts(table, lowering, problem), 0.0)
+    if problem.out_bytes == 4:
+        staged = loads_by_tma(table) & stores_by_tma(table, problem) & (table.split_k == 1) & (table.stream_k == 0)
+        tiles = np.where(staged, _c_conflicts(table, lowering, problem), 0.0)
     return steps, tiles
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import families, family_faults
 from search_spaces.plain_text import shown, whole_number
-from search_spaces.schedule import AXES
+from search_spaces.schedule import AXES, LARGEST_VALUE
 from search_spaces.text_files import named, read_text_file
 from search_spaces.yaml_text import read_yaml
 
 Axes = Mapping[str, Mapping[str, tuple[int, ...]]]  # family -> axis -> values
 
-LARGEST_VALUE = 2**20  # of any axis: more than any constraint lets through, and the product of three of them fits 64 bits
 ALL, BASE = "all", "base"
 LEFT_OUT = ("off", "no", "false")  # words for a family that is left out
 HOW = "give a number, a list of numbers, or {add: [..], remove: [..]}"

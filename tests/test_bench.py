@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import shutil
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 from cost_models.roofline import Roofline
 from db.records import Environment, Finalist
 from db.store import open_store
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 from search_spaces.gpu_files import load_gpu
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
@@ -181,11 +182,45 @@ def test_the_next_products_process_stands_by(tmp_path: Path, monkeypatch: pytest
     assert len(started) == 1
 
 
+def test_where_the_machine_lets_nothing_go_on_the_suite_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next product would fare no better; what is done is written."""
+
+    def rank(problem: Problem, *given: object) -> object:
+        if problem.m == 128:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return ranked(problem, *given)  # type: ignore[arg-type]
+
+    ranked = bench.rank
+    monkeypatch.setattr(bench, "rank", rank)
+    with pytest.raises(OSError, match="No space left"):
+        benchmark(tmp_path)
+
+
+def test_a_product_that_the_machine_failed_is_said_and_the_suite_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leftovers have a winner, and the command ends with the sentence and with 3."""
+    searched = bench.search
+
+    def search(request: Request, *given: object, **named: object) -> object:
+        result = searched(request, *given, **named)  # type: ignore[arg-type]
+        return replace(result, fault="2 of 4 candidates failed") if request.problem.m == 64 else result
+
+    monkeypatch.setattr(bench, "search", search)
+    monkeypatch.setattr(benching, "device_present", lambda: DEVICE)
+    monkeypatch.setattr(benching, "open_workshop", lambda: open_workshop(SETTINGS))
+    suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
+    suite.write_text(SUITE)
+    space.write_text(SPACE)
+    ran = CliRunner().invoke(app, ["bench", "--gpu", "h200", "--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db")])
+    assert isinstance(ran.exception, MachineFault)
+    assert str(ran.exception) == "64x128x256 bf16 nt: 2 of 4 candidates failed"
+    assert "geometric mean of 3 ratios" in ran.stdout
+
+
 GOOD = Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=3, group_m=1)
 
 
 def test_the_start_of_the_suite_is_not_in_the_first_products_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others' processes get ready beside the product before."""
+    """The others' processes get ready beside the product before. A search itself waits for its process where it first measures."""
     happened: list[str] = []
     wait, search = MeasuringProcess.wait_until_ready, bench.search
 
@@ -200,7 +235,7 @@ def test_the_start_of_the_suite_is_not_in_the_first_products_budget(tmp_path: Pa
     monkeypatch.setattr(MeasuringProcess, "wait_until_ready", waited)
     monkeypatch.setattr(bench, "search", searched)
     benchmark(tmp_path)
-    assert happened == ["ready", "64x128x256", "128x64x256"]
+    assert happened == ["ready", "64x128x256", "ready", "128x64x256", "ready"]
 
 
 def test_a_process_that_stood_by_measures(h200: Hardware, tmp_path: Path) -> None:

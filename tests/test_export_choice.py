@@ -359,6 +359,12 @@ def test_what_was_measured_elsewhere_is_called_so(changes: dict[str, str], cauti
     assert any(note.startswith(caution) and note.endswith(": 64x64x1024 bf16 nt") for note in notes)
 
 
+def test_what_holds_of_all_is_said_once(store: Store) -> None:
+    for problem in FOUR:
+        crown(store, problem, environment=replace(ENVIRONMENT, triton="3.5.0"))
+    assert exported(store)[1] == ["measured with Triton 3.5.0, not 3.6.0: all 4 of them"]
+
+
 def test_what_another_kernel_source_measured_or_nobody_did_is_called_so(store: Store) -> None:
     crown(store, FOUR[0], kernel_hash=HASHES["pointer"])
     run = store.begin_run(NO_GPU, "{}")

@@ -456,7 +456,7 @@ def test_a_measurement_that_the_machine_failed_is_repeated(tmp_path: Path, monke
 
     monkeypatch.setattr(MeasuringProcess, "measure", short_of_memory)
     result = run(tmp_path / "t.db", space=FEW.replace("GROUPS", "1"))
-    assert asked[4:] == asked[:2]
+    assert set(asked[4:]) == set(asked[:2])
     assert {outcome.measurement.status for outcome in result.outcomes} <= {"ok", "slow"}
     assert len(result.outcomes) == 4
 

@@ -86,7 +86,7 @@ def bench_text(rows: Sequence[BenchRow], environment: Environment) -> str:
 def bench_markdown(rows: Sequence[BenchRow], environment: Environment, title: str, effort: str) -> str:
     """title: of the suite. effort: how each product was searched, in words."""
     lines = [
-        f"Suite {' '.join(title.split())}: {effort}.",
+        f"Suite {' '.join(title.split())}: {effort}. Taken with tuner {environment.code_version}.",
         "Ratio: cuBLAS's time over the winner's, the median of paired rounds, with its 95 % interval. % roof: the time that",
         "the GPU's published peak and bandwidth allow, every element moved once, over the winner's. GB/s counts the same bytes.",
         "Measured: schedules timed in that search; seconds: from its first candidate to the end of its finals.",

@@ -16,12 +16,12 @@ from search_spaces.plain_text import shown
 from search_spaces.problem import Problem
 from tuner.bench import Benchmark, BenchRow
 from tuner.bench_report import bench_csv, bench_markdown
-from tuner.environment import DeviceInfo, device_present, load_warnings
+from tuner.environment import DeviceInfo, device_present, load_warnings, require_sound_driver, why_no_device
 from tuner.files import check_target, write_file
 from tuner.ranking import check_model
 from tuner.request import Request
 from tuner.search import Progress
-from tuner.searching import SearchWish, choose_device, make_request, place_of, why_no_device
+from tuner.searching import SearchWish, choose_device, make_request, place_of
 from tuner.suite_files import SuiteRow, read_suite
 from tuner.workbench import open_workshop
 
@@ -53,6 +53,7 @@ def run_bench(wish: BenchWish, say: Callable[[str], None], report: Callable[[Pro
     first = next((row.problem for row in rows if row.problem), None)
     if first is None:
         raise UserError(f"the tuner does none of the {len(rows)} products; the first: {rows[0].reason}")
+    require_sound_driver()
     hardware, device = bench_device(wish.search(first), device_present())
     request = make_request(wish.search(first), hardware, measures=True)
     check_model(request.model)  # or every product would fail of it

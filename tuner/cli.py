@@ -294,7 +294,7 @@ def export(consumer: str, gpu: str, **rest: Any) -> None:
     """Hand the winners to production code."""
     from tuner.exporters import exporter_names, load_exporter
     from tuner.exporting import ExportWish, export_text, parse_rename
-    from tuner.files import write_file
+    from tuner.files import check_target, write_file
 
     if rest["show"]:
         put("\n".join(exporter_names()))
@@ -302,6 +302,8 @@ def export(consumer: str, gpu: str, **rest: Any) -> None:
     load_exporter(consumer)
     if not gpu:
         raise UserError("export needs --gpu, the GPU whose winners are wanted; `tuner gpus` lists them")
+    if rest["output"] is not None:
+        check_target(rest["output"], made_from=(gpu,))
     kind = {name: rest[name] for name in ("dtype", "out_dtype", "layout", "prepack")}
     scope = narrowed(**{name: rest[name] for name in ("families", "triton", "any_environment", "unordered")})
     wish = ExportWish(
@@ -413,7 +415,7 @@ def main() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
     try:
-        app(standalone_mode=False)
+        app(standalone_mode=False, prog_name="tuner")
     except UserError as error:
         _leave(f"tuner: {error}", Exit.WRONG_USAGE)
     except MachineFault as error:

@@ -18,13 +18,15 @@ TIE_SHARE = 0.005  # closer than half a percent is a tie, however small the nois
 class FinalsSamples:
     """times_us[round, contestant] and library_us[round]: each round times everyone once, so a drifting clock moves all alike.
 
-    wrong: what is wrong with each contestant's answer or time; empty where nothing is."""
+    wrong: of each contestant, what was wrong with its answers or times; empty where nothing was. implausible: those that only
+    their times speak against, which are beyond the machine's peak."""
 
     times_us: NDArray[np.float64]
     library_us: NDArray[np.float64]
     hot_l2_us: tuple[float, ...] = ()
     eager_us: tuple[float, ...] = ()
     wrong: tuple[str, ...] = ()
+    implausible: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

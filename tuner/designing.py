@@ -10,9 +10,9 @@ from search_spaces.errors import MachineFault, UserError
 from search_spaces.gpu_files import on_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from tuner.environment import DeviceInfo, device_present
+from tuner.environment import DeviceInfo, device_present, require_sound_driver, why_no_device
 from tuner.search import Progress
-from tuner.searching import SearchWish, run_search, why_no_device
+from tuner.searching import SearchWish, run_search
 
 SCHEDULES = 60  # measured of each shape
 LEAST_SECONDS = 12.0  # for one shape: five to seven are gone before anything is measured, and sixty schedules take three
@@ -51,6 +51,7 @@ def measure(
 ) -> None:
     """Measure the designed sample into the store; what is there already is not measured again. The budget is shared out
     evenly, but a shape that is measured at all gets what that takes."""
+    require_sound_driver()
     require_present(hardware, device_present())
     problems = designed_problems(hardware)
     give_up = time.monotonic() + budget_seconds

@@ -141,7 +141,10 @@ def _about(entries: Sequence[Entry]) -> list[str]:
     for one in entries:
         for words in (*one.cautions, *(["not measured, exported as the model's first choice"] if one.median_us is None else [])):
             about.setdefault(words, []).append(one.problem)
-    return [f"{words}: {_names(problems)}" for words, problems in about.items()]
+    return [
+        f"{words}: {f'all {len(entries)} of them' if 1 < len(problems) == len(entries) else _names(problems)}"
+        for words, problems in about.items()
+    ]
 
 
 def _here(hardware: Hardware) -> Environment:

@@ -70,7 +70,7 @@ class Flow:
             return
         self.placed = True
         self.bench.process.wait_until_ready()
-        if self.run.measured_with(getattr(self.bench.process, "sms", None)):
+        if self.run.measured_with(self.bench.process.sms):
             self.known = self.run.known()
             self.compiled = {row: compiled for row, compiled in self.compiled.items() if not self.run.answer_from(self.known, row)}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from db.records import SCHEDULES_OWN, TIMED, Measurement, Status
 from search_spaces.plain_text import shown, visible
@@ -51,7 +52,7 @@ class Malformed(Lost):
 @dataclass(frozen=True, kw_only=True)
 class Hello:
     """What a process says once it is ready. sms: those that it may use. sets: of operands; operands: how their values were drawn;
-    operands_over_l2: the bytes that all sets touch over those of L2."""
+    operands_over_l2: the bytes that all sets touch over those of L2. check_seconds: about what it takes to check one schedule's answers."""
 
     library_us: float
     sets: int | None = None
@@ -59,6 +60,7 @@ class Hello:
     sms: int | None = None
     operands: str | None = None
     operands_over_l2: float | None = None
+    check_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,20 +103,31 @@ def read_answer(said: Mapping[str, Any]) -> Answer:
 
 
 def read_finals(said: Mapping[str, Any], contestants: int) -> FinalsSamples:
-    """The times of so many contestants beside the library's."""
+    """The times of so many contestants beside the library's, and what was wrong with their answers."""
     _able(said)
     found = _checked(said, FINALS, needs=("rounds", "hot_l2_us", "eager_us"))
-    rounds, wrong = found["rounds"], found.get("wrong", ("",) * contestants)
+    wrong = found.get("wrong", ("",) * contestants)
+    for key, values in (("hot_l2_us", found["hot_l2_us"]), ("eager_us", found["eager_us"]), ("wrong", wrong)):
+        if len(values) != contestants:
+            raise Malformed(f"{key} = a list of {len(values)}, where {contestants} contestants were timed")
+    times = _rounds(found["rounds"], contestants)
+    return FinalsSamples(times[:, 1:], times[:, 0], found["hot_l2_us"], found["eager_us"], wrong)
+
+
+def read_rounds(said: Mapping[str, Any], contestants: int) -> FinalsSamples:
+    """Rounds of so many contestants beside the library, and no more of them."""
+    _able(said)
+    times = _rounds(_checked(said, ROUNDS, needs=("rounds",))["rounds"], contestants)
+    return FinalsSamples(times[:, 1:], times[:, 0])
+
+
+def _rounds(rounds: tuple[tuple[float, ...], ...], contestants: int) -> NDArray[np.float64]:
     if len(rounds) < FEWEST_ROUNDS:
         raise Malformed(f"rounds = a list of {len(rounds)}, where {FEWEST_ROUNDS} are the fewest")
     for index, times in enumerate(rounds):
         if len(times) != contestants + 1:
             raise Malformed(f"rounds[{index}] = a list of {len(times)}, where the library and {contestants} contestants were timed")
-    for key, values in (("hot_l2_us", found["hot_l2_us"]), ("eager_us", found["eager_us"]), ("wrong", wrong)):
-        if len(values) != contestants:
-            raise Malformed(f"{key} = a list of {len(values)}, where {contestants} contestants were timed")
-    times = np.array(rounds, dtype=np.float64)
-    return FinalsSamples(times[:, 1:], times[:, 0], found["hot_l2_us"], found["eager_us"], wrong)
+    return np.array(rounds, dtype=np.float64)
 
 
 def _able(said: Mapping[str, Any]) -> None:
@@ -243,6 +256,7 @@ HELLO: Mapping[str, Check] = {
     "sms": _count,
     "operands": _message,
     "operands_over_l2": _maybe(_above_zero),
+    "check_seconds": _bound,
 }
 ANSWER: Mapping[str, Check] = {
     "status": _status,
@@ -255,8 +269,9 @@ ANSWER: Mapping[str, Check] = {
     "throttle_reasons": _maybe(_text),
     "fatal": _flag,
 }
+ROUNDS: Mapping[str, Check] = {"rounds": _each(_each(_time))}
 FINALS: Mapping[str, Check] = {
-    "rounds": _each(_each(_time)),
+    **ROUNDS,
     "hot_l2_us": _each(_time),
     "eager_us": _each(_time),
     "wrong": _each(_message),

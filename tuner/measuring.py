@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tuner.comparing import DRIFT_SHARE, FinalsSamples
 from tuner.device_lock import DeviceLock
 from tuner.environment import DeviceInfo, device_present
 from tuner.measure_child import Child, MeasureSettings, Standby, spawn
-from tuner.measure_protocol import Hello, Lost, read_answer, read_finals, read_hello, read_library
+from tuner.measure_protocol import Hello, Lost, read_answer, read_finals, read_hello, read_library, read_rounds
 from tuner.plausible import beyond_peak
 
 __all__ = ["Lost", "MeasureSettings", "MeasuringProcess", "Standby"]
@@ -87,7 +87,7 @@ class MeasuringProcess:
         for attempt in (1, 2):
             child = self._ready()
             try:
-                answer = child.ask(request, self._settings.candidate_seconds, read_answer)
+                answer = child.ask(request, self._settings.candidate_seconds + _check_seconds(child), read_answer)
             except Lost as lost:
                 alone = self._end() == 0
                 if attempt == 1 and lost.status != "timeout" and not (alone and lost.status in ("crashed", "faulted")):
@@ -116,19 +116,33 @@ class MeasuringProcess:
     def finals(self, schedules: Sequence[Schedule], seconds: float) -> FinalsSamples:
         """Time the leaders and the library in turn. A leader that cannot have been so fast is marked as wrong.
 
-        Raises Lost where the process dies of it, or where the library cannot have been so fast."""
-        request = {"op": "finals", "schedules": [asdict(schedule) for schedule in schedules], "seconds": seconds}
+        Raises Lost where the process dies of it, or where the library cannot have been so fast.
+        """
+        samples = self._in_turn({"op": "finals", "seconds": seconds}, schedules, read_finals)
+        fastest = np.minimum(samples.times_us.min(axis=0), np.minimum(samples.hot_l2_us, samples.eager_us))
+        faults = [beyond_peak(float(us), self._problem, self._judged_by) for us in fastest]
+        wrong = tuple(said or fault for said, fault in zip(samples.wrong, faults, strict=True))
+        implausible = frozenset(i for i, fault in enumerate(faults) if fault and not samples.wrong[i])
+        return replace(samples, wrong=wrong, implausible=implausible)
+
+    def first_rounds(self, schedules: Sequence[Schedule], count: int) -> FinalsSamples:
+        """So many rounds of contestants of which few go on to the finals; no more is known of them. Raises Lost as `finals`."""
+        return self._in_turn({"op": "rounds", "rounds": count}, schedules, read_rounds)
+
+    def _in_turn(
+        self, request: dict[str, Any], schedules: Sequence[Schedule], read: Callable[[dict[str, Any], int], FinalsSamples]
+    ) -> FinalsSamples:
+        child = self._ready()
         try:
-            limit = self._settings.finals_seconds
-            samples = self._ready().ask(request, limit, lambda said: read_finals(said, contestants=len(schedules)))
+            request |= {"schedules": [asdict(schedule) for schedule in schedules]}
+            limit = self._settings.finals_seconds + len(schedules) * _check_seconds(child)
+            samples = child.ask(request, limit, lambda said: read(said, len(schedules)))
             if fault := beyond_peak(float(samples.library_us.min()), self._problem, self._judged_by):
                 raise Lost("implausible", f"of the library, {fault}")
         except Lost:
             self._end()
             raise
-        fastest = np.minimum(samples.times_us.min(axis=0), np.minimum(samples.hot_l2_us, samples.eager_us))
-        faults = [beyond_peak(float(us), self._problem, self._judged_by) for us in fastest]
-        return replace(samples, wrong=tuple(said or fault for said, fault in zip(samples.wrong, faults, strict=True)))
+        return samples
 
     @property
     def library_seconds(self) -> float | None:
@@ -209,6 +223,11 @@ class MeasuringProcess:
     def close(self) -> None:
         self._end()
         self._lock.close()
+
+
+def _check_seconds(child: Child) -> float:
+    """What checking one schedule's answers may add to a limit: twice what it takes on a quiet machine."""
+    return 2 * child.hello.check_seconds if child.hello else 0.0
 
 
 def _judged_by(hardware: Hardware, device: DeviceInfo | None) -> Hardware | None:

@@ -30,4 +30,4 @@ def _tera(value: float) -> str:
 
 
 def _time(us: float) -> str:
-    return f"{us:.2f}" if us >= 0.1 else f"{us:.2g}"
+    return f"{us:.2f}" if us >= 1 else f"{us:.3g}"

@@ -59,7 +59,7 @@ class Ranking:
         rows = np.array([row])
         lowering = replace(
             Lowering(**{name: column[rows] for name, column in vars(self.lowering).items()}),
-            registers_per_thread=np.array([registers_per_thread], dtype=np.int32),
+            registers_per_thread=np.array([registers_per_thread], dtype=np.int64),
             shared_memory_bytes=np.array([shared_memory_bytes], dtype=np.int64),
         )
         return float(_estimate(self.model)(self.table.take(rows), lowering, self.problem, self.hardware, self.calibration).seconds[0])
@@ -276,7 +276,7 @@ def _gather(parts: Sequence[_Rows], rows: NDArray[np.intp]) -> _Rows:
 
     first = parts[0]
     families = tuple(dict.fromkeys(name for part in parts for name in part.table.families))
-    family = of(np.array([families.index(name) for name in part.table.families], dtype=np.int32)[part.table.family] for part in parts)
+    family = of(np.array([families.index(name) for name in part.table.families], dtype=np.int64)[part.table.family] for part in parts)
     table = ScheduleTable(families, family, {axis: of(part.table.columns[axis] for part in parts) for axis in first.table.columns})
     lowering = Lowering(**{name: of(getattr(part.lowering, name) for part in parts) for name in vars(first.lowering)})
     estimates = EstimateTable(

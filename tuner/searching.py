@@ -16,7 +16,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.plain_text import shown
 from search_spaces.problem import Problem
 from search_spaces.space import choose_space
-from tuner.environment import DeviceInfo, device_present, environment, load_warnings
+from tuner.environment import DeviceInfo, device_present, environment, load_warnings, require_sound_driver, why_no_device
 from tuner.measuring import MeasureSettings, MeasuringProcess
 from tuner.request import Request
 from tuner.strategies import stops_early, wants_all
@@ -100,11 +100,6 @@ def choose_device(wish: SearchWish, device: DeviceInfo | None) -> tuple[Hardware
     return wish.hardware, device, f"measuring on {what} though {wish.hardware.name} was named"
 
 
-def why_no_device() -> str:
-    """Why there is nothing to measure on."""
-    return "no GPU is present"
-
-
 def _how_to_measure(hardware: Hardware, device: DeviceInfo, *, known: bool) -> str:
     """What lets the GPU that is present be measured under this file, which is for a chip of its kind."""
     if not hardware.device_names:
@@ -136,7 +131,10 @@ def make_request(wish: SearchWish, hardware: Hardware, *, measures: bool) -> Req
 
 
 def run_search(wish: SearchWish, say: Callable[[str], None], report: Callable[[Progress], None]) -> SearchResult:
-    """Serve the wish. Raises UserError before anything is written where it cannot be served."""
+    """Serve the wish. Raises UserError before anything is written where it cannot be served, and MachineFault where a GPU is present that
+    its driver does not let anyone use."""
+    if wish.measure:
+        require_sound_driver()
     hardware, device, sentence = choose_device(wish, device_present())
     request = make_request(wish, hardware, measures=device is not None)
 

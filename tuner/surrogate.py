@@ -204,7 +204,7 @@ def has_verdict(trial: Trial) -> bool:
     return trial.status not in NO_VERDICT and not is_moments(trial.status)
 
 
-def _position(axis: str, values: NDArray[np.int32]) -> Matrix:
+def _position(axis: str, values: NDArray[np.int64]) -> Matrix:
     """In powers of two; what can be 0 counts from one more."""
     position: Matrix = np.log2(values + 1.0 if axis in FROM_ZERO else np.maximum(values, 1.0))
     return position

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import math
 import pkgutil
@@ -20,10 +19,10 @@ from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import families
 from search_spaces.plain_text import shown, visible
 from search_spaces.problem import DTYPE_BYTES, LAYOUTS, Problem
-from search_spaces.schedule import AXES, Schedule
+from search_spaces.schedule import AXES, LARGEST_VALUE, Schedule
+from tuner.code_version import code_version
 
 Key = tuple[str | int, ...]
-LARGEST_AXIS = 2**31 - 1
 AXIS_DEFAULTS = {axis.name: axis.default for axis in fields(Schedule)}
 LONGEST_COMMENT = 400  # characters
 
@@ -113,8 +112,8 @@ def damage(entry: Entry) -> str | None:
         return f"family {shown(schedule.family)} is none of {', '.join(families())}"
     for axis in AXES:
         least = 0 if AXIS_DEFAULTS[axis] == 0 else 1
-        if type(value := getattr(schedule, axis)) is not int or not least <= value <= LARGEST_AXIS:
-            return f"{axis} is {shown(value)}, which is no whole number from {least} to {LARGEST_AXIS}"
+        if type(value := getattr(schedule, axis)) is not int or not least <= value <= LARGEST_VALUE:
+            return f"{axis} is {shown(value)}, which is no whole number from {least} to {LARGEST_VALUE}"
     for name, known in (("dtype", DTYPE_BYTES), ("out_dtype", DTYPE_BYTES), ("layout", LAYOUTS)):
         if type(word := getattr(p, name)) is not str or word not in known:
             return f"{name} is {shown(word)}, which is none of {', '.join(known)}"
@@ -170,7 +169,7 @@ def origin(entries: Sequence[Entry], table: str) -> str:
     known = sorted({entry.provenance for entry in entries if entry.provenance}) or ["not stated"]
     cautions = sorted({caution for entry in entries for caution in entry.cautions})
     digest = hashlib.sha256(table.encode()).hexdigest()[:16]
-    lines = [f"Written by tuner {tool_version()}.", *(f"Source: {words}" for words in known), *(f"Caution: {words}" for words in cautions)]
+    lines = [f"Written by tuner {code_version()}.", *(f"Source: {words}" for words in known), *(f"Caution: {words}" for words in cautions)]
     return "\n".join([*map(docstring, lines), f"SHA-256 of the table: {digest}"])
 
 
@@ -192,10 +191,3 @@ def comment(text: str) -> str:
 def docstring(text: str) -> str:
     """The text as one line within a string of three double quotes, which it cannot end."""
     return comment(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def tool_version() -> str:
-    try:
-        return importlib.metadata.version("tuner")
-    except importlib.metadata.PackageNotFoundError:
-        return "(from its source tree)"
