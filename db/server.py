@@ -62,7 +62,7 @@ class Server:
         self.say: Callable[[str], None] = lambda text: None
         self._secrets = secrets(url)
         self._reached = False
-        self._given_up = False
+        self._in_haste = False
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):  # the text may hold a password, so it is not repeated
@@ -79,6 +79,10 @@ class Server:
         if self._is_postgresql:
             event.listen(self.engine, "connect", _limit_statements)
 
+    def hurry(self) -> None:
+        """Wait for no outage until a transaction is done again: somebody wants to leave."""
+        self._in_haste = True
+
     def transact(self, work: Work[Result], *, writes: bool = True, limit: float | None = ANSWER_SECONDS) -> Result:
         """What the work returns, once it is committed. limit: seconds for one try, None for work that takes as long as it takes. Raises
         UserError where it cannot be done, and MachineFault where the server does not come back."""
@@ -87,7 +91,7 @@ class Server:
         except Exception:
             raise
         except BaseException:
-            self._given_up = True
+            self.hurry()
             raise
 
     def _transact(self, work: Work[Result], limit: float | None) -> Result:
@@ -95,11 +99,11 @@ class Server:
         while True:
             tried = time.monotonic()
             try:
-                result = self._try(work, again, LAST_WORD_SECONDS if self._given_up else limit)
+                result = self._try(work, again, LAST_WORD_SECONDS if self._in_haste else limit)
             except _Outage as outage:
                 away_since = away_since or tried
-                if self._given_up or time.monotonic() - away_since >= OUTAGE_SECONDS:
-                    self._given_up = True
+                if self._in_haste or time.monotonic() - away_since >= OUTAGE_SECONDS:
+                    self.hurry()
                     raise MachineFault(
                         f"the database {self.location} does not answer ({outage}), for {time.monotonic() - away_since:.0f} s now; what it"
                         " acknowledged is stored: see to the server, and run the same command again"
@@ -111,7 +115,7 @@ class Server:
             else:
                 if again:
                     self.say(f"the database answers again, after {time.monotonic() - away_since:.0f} s; nothing was lost")
-                self._reached, self._given_up = True, False
+                self._reached, self._in_haste = True, False
                 return result
 
     def _try(self, work: Work[Result], again: bool, limit: float | None) -> Result:

@@ -67,6 +67,8 @@ class Store(Reader):
 
     def finish_run(self, run_id: int, status: RunStatus) -> None:
         change = update(RUN).where(RUN.c.id == run_id).values(status=status, finished=now())
+        if status == "interrupted" and isinstance(self.place, Server):
+            self.place.hurry()
         try:
             self.place.transact(lambda connection, again: connection.execute(change))
         except MachineFault as fault:

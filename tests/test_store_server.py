@@ -68,7 +68,7 @@ def failing(*errors: Exception) -> tuple[Callable[[Connection, bool], str], list
     """Work that fails so before it is done, and what it was told each time."""
     left, told = list(errors), []
 
-    def work(connection: Connection, again: bool) -> str:
+    def work(connection: Connection, again: bool, *_: object) -> str:
         told.append(again)
         if left:
             raise left.pop(0)
@@ -160,6 +160,19 @@ def test_an_interrupt_is_heard_at_once_and_what_follows_is_not_waited_for(reache
     with pytest.raises(MachineFault, match=r"no answer for 0\.05 s"):
         reached.transact(work)
     thawed.set()
+
+
+def test_how_an_interrupted_run_ended_is_not_waited_for(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(tmp_path / "tuner.db") as made:
+        run_id = made.begin_run(ENVIRONMENT, "{}")
+    store = Store(Server(f"sqlite:///{tmp_path}/tuner.db"))
+    store.tell(said.append)
+    assert [run.status for run in store.runs()] == ["running"]
+    monkeypatch.setattr(store.place, "_try", failing(*(server._Outage("gone") for _ in range(9)))[0])
+    store.finish_run(run_id, "interrupted")
+    store.close()
+    assert len(said) == 1
+    assert f"run {run_id} is marked as interrupted at the next start" in said[0]
 
 
 # a real one
