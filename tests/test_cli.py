@@ -26,8 +26,9 @@ from search_spaces.errors import MachineFault, UserError
 from search_spaces.hardware import Hardware
 from search_spaces.schedule import Schedule
 from search_spaces.table import ScheduleTable
-from tuner import cli
+from tuner import cli, cli_exit
 from tuner.cli import app
+from tuner.cli_exit import ENDING
 from tuner.cli_options import LARGEST_SEED, ProgressLine, print_result, put, say
 from tuner.code_version import code_version
 from tuner.search import Progress
@@ -61,7 +62,7 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
     ("arguments", "sentence"),
     [
         ((*SEARCH, "4096"), "tuner: shape '4096' is not MxNxK; for example 4096x4096x4096"),
-        ((*SEARCH, "-1x64x64"), "tuner: M = -1 is outside 0..2147483647; give a shape as MxNxK"),
+        ((*SEARCH, "-1x64x64"), "tuner: M of shape '-1x64x64' is -1; it is a whole number from 0 to 2147483647; give MxNxK, such as 4096x4096x4096"),
         ((*SEARCH, "64x64x64", "--dtype", "int8"), "tuner: unknown dtype 'int8'; known: fp16, bf16, fp32"),
         ((*SEARCH, "64x64x64", "--dtype", "fp32"), "tuner: no kernel family multiplies fp32; they take bf16, fp16"),
         ((*SEARCH, "64x64x64", "--layout", "xx"), "tuner: unknown layout 'xx'; known: nn, nt, tn, tt (nt is x @ w.T with w stored [N, K])"),
@@ -258,7 +259,7 @@ def at_the_command_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         printed = capfd.readouterr()
         return code, printed.out, printed.err
 
-    handlers = {number: signal.getsignal(number) for number in cli.ENDING}
+    handlers = {number: signal.getsignal(number) for number in ENDING}
     yield run  # type: ignore[misc]
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -362,7 +363,7 @@ def test_nothing_that_is_printed_gives_orders_to_the_terminal(
 def test_characters_that_the_encoding_has_not_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="latin-1"))
-    cli._prepare_streams()
+    cli_exit._prepare_streams()
     put("für ─ µs")
     assert printed.getvalue() == "für \\u2500 µs\n".encode("latin-1")
 
@@ -433,7 +434,11 @@ def test_a_driver_that_is_not_ready_is_no_reason_to_go_on_unmeasured(
     assert not (tmp_path / "t.db").exists()
 
 
-@pytest.mark.parametrize("how", cli.ENDING)
+def test_the_exit_codes_of_signals() -> None:
+    assert ENDING == {signal.SIGTERM: 143, signal.SIGHUP: 143, signal.SIGQUIT: 131}
+
+
+@pytest.mark.parametrize("how", ENDING)
 def test_what_ends_a_program_ends_it_in_order(at_the_command_line: Ran, monkeypatch: pytest.MonkeyPatch, how: signal.Signals) -> None:
     """Whatever is under way cleans up as after Ctrl-C. Under nohup a hangup is not heard."""
 
@@ -447,7 +452,7 @@ def test_what_ends_a_program_ends_it_in_order(at_the_command_line: Ran, monkeypa
 
     cleaned: list[signal.Signals] = []
     monkeypatch.setattr("tuner.calculations.gpus_text", hang_up)
-    assert at_the_command_line("gpus") == (128 + how, "", "")
+    assert at_the_command_line("gpus") == (ENDING[how], "", "")
     assert cleaned == [how]
     signal.signal(how, signal.SIG_IGN)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -466,7 +471,7 @@ def test_a_search_that_is_hung_up_on_leaves_nothing(tmp_path: Path, how: signal.
         if line.startswith("database: "):
             process.send_signal(how)
             break
-    assert process.wait(timeout=60) == 128 + how
+    assert process.wait(timeout=60) == 143
     process.stderr.close()
     assert list(files.iterdir()) == []
     with open_reader(database) as reader:

@@ -4,10 +4,7 @@ an exit code. Each command imports what it needs when it runs: `tuner best` need
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +19,7 @@ if HIDING:  # nothing below could be imported
 
 from search_spaces.errors import MachineFault, UserError
 from search_spaces.plain_text import visible
+from tuner.cli_exit import Exit, run
 from tuner.cli_options import (
     ProgressLine,
     Whole,
@@ -47,20 +45,7 @@ if TYPE_CHECKING:
     from search_spaces.problem import Problem
 
 
-TRACEBACK = "TUNER_TRACEBACK"  # environment variable: where it is set, an internal fault is shown with its traceback
-ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SUITES = ", ".join(sorted(file.stem for file in (Path(__file__).parent / "suites").glob("*.csv")))
-
-
-class Exit(IntEnum):
-    """One that a signal ended leaves with 128 and the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
-
-    FOUND = 0
-    NOTHING_FOUND = 1
-    WRONG_USAGE = 2
-    MACHINE_FAULT = 3
-    INTERNAL_FAULT = 70
-    INTERRUPTED = 130
 
 
 def _print_version(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -409,58 +394,8 @@ def db_upgrade(db: str | None) -> None:
 
 
 def main() -> None:
-    """Entry point: the only place where an error becomes a sentence and an exit code."""
-    _prepare_streams()
-    for number in ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))  # cleans up as Ctrl-C does
-    try:
-        app(standalone_mode=False, prog_name="tuner")
-    except UserError as error:
-        _leave(f"tuner: {error}", Exit.WRONG_USAGE)
-    except MachineFault as error:
-        _leave(f"tuner: {error}", Exit.MACHINE_FAULT)
-    except click.exceptions.NoArgsIsHelpError as error:
-        _leave(error.format_message(), Exit.WRONG_USAGE)
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "tuner"
-        _leave(f"tuner: {error.format_message().rstrip('.')}; see `{command} --help`", Exit.WRONG_USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        _leave("tuner: interrupted; what was measured is stored, and the same command goes on from there", Exit.INTERRUPTED)
-    except Exception as error:  # the boundary where nothing may leave with the code of another meaning
-        if os.environ.get(TRACEBACK):
-            raise
-        _leave(*_unexpected(error))
-
-
-def _prepare_streams() -> None:
-    """Characters that the terminal's encoding has not are escaped; and where a stream is closed, no file takes its number."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-
-
-def _unexpected(error: Exception) -> tuple[str, Exit]:
-    from tuner.causes import cause_of
-
-    words = next(iter(str(error).splitlines()), "") or type(error).__name__
-    if cause_of(error) == "machine_fault":
-        return f"tuner: the machine failed: {words}; what was measured is stored", Exit.MACHINE_FAULT
-    what = f"tuner: internal fault, {type(error).__name__}: {words}; please report it with what the same command says"
-    return f"{what} under {TRACEBACK}=1", Exit.INTERNAL_FAULT
-
-
-def _leave(sentence: str, code: Exit) -> None:
-    try:
-        say(sentence)
-    finally:
-        sys.exit(code)  # also where nobody hears it
+    """Entry point."""
+    run(app)
 
 
 if __name__ == "__main__":
