@@ -137,7 +137,10 @@ def _tensor_core_step(w: Work, c: Calibration) -> Seconds:
     2402.13499). mma.sync reaches `mma_sync_share` of a chip whose full rate is wgmma's.
     """
     low, table, chip = w.lowering, w.table, w.hardware
-    macs = table.cta_m.astype(np.float64) * table.cta_n * table.cta_k
+    # a tile shorter than the instruction is filled up to it; FMAs have nothing to fill
+    rows, columns = np.maximum(table.cta_m, low.mma_m), np.maximum(table.cta_n, low.mma_n)
+    rows, columns = np.where(low.mma_version == FMA, table.cta_m, rows), np.where(low.mma_version == FMA, table.cta_n, columns)
+    macs = rows.astype(np.float64) * columns * table.cta_k
     rate = np.full(len(macs), chip.fma_per_sm_per_clock[w.problem.dtype], dtype=np.float64)
     narrow = np.maximum(1.0, (16 + low.mma_n / 4) / (low.mma_n / 2))
     rate = np.where(low.mma_version == WGMMA, rate / narrow, rate)

@@ -7,9 +7,12 @@ they are computed here and nowhere else.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +150,7 @@ def lower_one(schedule: Schedule, problem: Problem, hardware: Hardware) -> Lower
 
 def _mma_version(table: ScheduleTable, problem: Problem, hardware: Hardware) -> Column:
     """`AccelerateMatmul.cpp`: the newest instruction that the tile is legal for; older cores than sm_80 get FMAs from Triton 3.3 on."""
-    whole_m, whole_n = table.cta_m % 64 == 0, table.cta_n % 8 == 0
+    whole_m, whole_n = table.cta_m % 64 == 0, table.cta_n % narrowest_grouped_n() == 0
     deep = table.cta_k * problem.element_bytes >= 32
     fallback = MMA_SYNC if hardware.has_triton_mma and problem.element_bytes == 2 else FMA
     major = hardware.compute_capability[0]
@@ -156,6 +159,16 @@ def _mma_version(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
     if major == 9:
         return np.where(whole_m & whole_n & deep & (table.warps % 4 == 0), WGMMA, fallback)
     return np.where(whole_m & whole_n & deep & _one_of(table.warps, (4, 8)), TCGEN05, fallback)
+
+
+@cache
+def narrowest_grouped_n() -> int:
+    """What Triton wants N to be a multiple of for wgmma and tcgen05: 16 before 3.8; as the newest does where none is installed."""
+    try:
+        installed = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("triton"))
+    except importlib.metadata.PackageNotFoundError:
+        return 8
+    return 16 if installed and (int(installed[1]), int(installed[2])) < (3, 8) else 8
 
 
 def _one_of(column: Column, values: Iterable[int]) -> Flags:
@@ -244,7 +257,8 @@ def _row_bytes(table: ScheduleTable, problem: Problem, tma: Flags, version: Colu
     dense = in_parts & ((table.stream_k == 1) | (table.fused_reduction > 0))
     words = np.where(dense & (problem.alignment_bytes >= CHUNK_BYTES), 4, np.maximum(row_starts // 4, 1))
     parts = np.where(version == TCGEN05, np.where(tma, 4, words), np.where(halves, 2, 1))
-    return np.asarray(elements * each // parts)
+    as_held = (version == TCGEN05) & ~tma & (table.swap_ab == 1) & ~in_parts  # C^T leaves tensor memory by rows already
+    return np.where(as_held, 0, elements * each // parts)
 
 
 def _store_bytes(problem: Problem) -> int:
@@ -253,11 +267,11 @@ def _store_bytes(problem: Problem) -> int:
 
 
 def _barrier_bytes(table: ScheduleTable, tma: Flags, version: Column) -> NDArray[np.int64]:
-    """One barrier a buffer that TMA fills; tcgen05 has two of its own, and through pointers one where nothing is pipelined."""
+    """One barrier a buffer that TMA fills; tcgen05 has two of its own, and one for all where nothing is pipelined."""
     buffers = np.where((version == WGMMA) | (version == TCGEN05), table.stages, np.maximum(table.stages - 1, 1))
     filled = np.where(tma, MBARRIER_BYTES * buffers, 0)
-    own = np.where(tma | (table.stages > 1), 2 * MBARRIER_BYTES, MBARRIER_BYTES)
-    return np.where(version == TCGEN05, cdiv(filled, 16) * 16 + own, filled)
+    own = np.where(table.stages > 1, cdiv(filled, 16) * 16 + 2 * MBARRIER_BYTES, MBARRIER_BYTES)
+    return np.where(version == TCGEN05, own, filled)
 
 
 def _registers(table: ScheduleTable, problem: Problem, version: Column, tma: Flags, accumulators: NDArray[np.int64]) -> Column:

@@ -153,13 +153,14 @@ def explain(problem: Problem, gpu: str, model: str, schedule: str, **shown: Any)
     from tuner import explaining
     from tuner.ranking import rank
 
+    asked = parse_schedule(schedule) if schedule else None
     hardware, searched = load_hardware(gpu), choose_space(shown["space"], split_names(shown["families"]), shown["axes"])
     ranking = rank(problem, hardware, searched, model)
     if ranking.sampled:
         say(f"ranking {ranking.scope}")
     say_borrowed(ranking)
-    if schedule:
-        put(explaining.schedule_text(parse_schedule(schedule), ranking))
+    if asked:
+        print_result(shown["as_json"], lambda: explaining.schedule_json(asked, ranking), lambda: explaining.schedule_text(asked, ranking))
         return
     records = explaining.known_records(problem, hardware, shown["db"], say)
     nearest = explaining.nearest_rejects(searched, problem, hardware, shown["rejects"])

@@ -100,19 +100,46 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     """One schedule in full: its three tiles, what it needs, and every term of the model."""
     row = ranking.row_of(schedule)
     if row is None:
-        alone = why_not(schedule, ranking.problem, ranking.hardware)
-        return f"'{schedule}' falls: {alone}" if alone else f"'{schedule}' can run, but is not {_missing_from(schedule, ranking)}"
+        return f"'{schedule}' {_unranked(schedule, ranking)}"
     estimate, below = ranking.estimate(row), tiles(ranking.lowering, row, schedule)
+    most = ranking.hardware.shared_memory_per_cta_bytes
+    all_of_it = ", all that a CTA can have" if below.shared_memory_bytes == most else f" of the {most} that a CTA can have"
     lines = [
         f"'{schedule}' ranks {row + 1} of {ranking.pruning.survived}",
         f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
-        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory,"
+        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory{all_of_it};"
         f" {int(ranking.lowering.k_steps[row])} K steps",
         f"{microseconds(estimate.seconds)} us, limited by {estimate.limiter}",
     ]
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
     facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
     return "\n".join([*lines, placed_text(schedule, ranking.problem, ranking.hardware), terms, facts])
+
+
+def schedule_json(schedule: Schedule, ranking: Ranking) -> dict[str, object]:
+    """The same as plain data; without a rank, the reason for that."""
+    row = ranking.row_of(schedule)
+    found: dict[str, object] = {"schedule": str(schedule), "survivors": ranking.pruning.survived}
+    if row is None:
+        return found | {"rank": None, "reason": _unranked(schedule, ranking)}
+    below = tiles(ranking.lowering, row, schedule)
+    return (
+        found
+        | _leader(ranking, row)
+        | {
+            "cta_tile": str(schedule.cta),
+            "instruction": below.instruction,
+            "registers": below.registers,
+            "shared_memory_bytes": below.shared_memory_bytes,
+            "shared_memory_limit_bytes": ranking.hardware.shared_memory_per_cta_bytes,
+            "k_steps": int(ranking.lowering.k_steps[row]),
+        }
+    )
+
+
+def _unranked(schedule: Schedule, ranking: Ranking) -> str:
+    alone = why_not(schedule, ranking.problem, ranking.hardware)
+    return f"falls: {alone}" if alone else f"can run, but is not {_missing_from(schedule, ranking)}"
 
 
 def _missing_from(schedule: Schedule, ranking: Ranking) -> str:
@@ -151,24 +178,23 @@ def agreement_text(found: Agreement) -> str:
     return "\n".join(lines)
 
 
+def _leader(ranking: Ranking, row: int) -> dict[str, object]:
+    schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
+    below = tiles(ranking.lowering, row, schedule)
+    return {
+        "rank": row + 1,
+        "schedule": str(schedule),
+        "warp_tile": str(below.warp),
+        "mma_tile": str(below.mma),
+        "seconds": estimate.seconds,
+        "limiter": estimate.limiter,
+        "terms": dict(estimate.terms),
+        "facts": dict(estimate.facts),
+        "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
+    }
+
+
 def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str, object]:
-    leaders = []
-    for row in range(min(top_k, len(ranking.table))):
-        schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
-        below = tiles(ranking.lowering, row, schedule)
-        leaders.append(
-            {
-                "rank": row + 1,
-                "schedule": str(schedule),
-                "warp_tile": str(below.warp),
-                "mma_tile": str(below.mma),
-                "seconds": estimate.seconds,
-                "limiter": estimate.limiter,
-                "terms": dict(estimate.terms),
-                "facts": dict(estimate.facts),
-                "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
-            }
-        )
     return {
         "enumerated": ranking.pruning.enumerated,
         "survivors": ranking.pruning.survived,
@@ -177,7 +203,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
             for f in ranking.pruning.fallen
         ],
         "calibration": ranking.calibration.name,
-        "leaders": leaders,
+        "leaders": [_leader(ranking, row) for row in range(min(top_k, len(ranking.table)))],
         "agreement": {
             "compiled": found.compiled,
             "false_accepts": list(found.false_accepts),
