@@ -164,6 +164,8 @@ def faults_of(location: str) -> Iterator[None]:
         if sentence is None:
             raise
         raise sentence from error
+    except UnicodeDecodeError as error:  # sqlite3 fails so on its own message where that repeats a name of a damaged schema
+        raise damaged(location, "names in its schema are no text") from error
 
 
 def file_system(path: Path, mounts: str) -> str:

@@ -86,9 +86,10 @@ def _begin(connection: Connection) -> None:
 
 @contextmanager
 def _faults(location: str) -> Iterator[None]:
-    """Turns the driver's errors into sentences, where a person can mend what they tell of."""
+    """`faults_of`, as SQLAlchemy passes the driver's errors on."""
     try:
-        yield
+        with faults_of(location):
+            yield
     except DBAPIError as error:
         sentence = fault(error.orig, location) if isinstance(error.orig, sqlite3.Error) else None
         if sentence is None:

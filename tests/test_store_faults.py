@@ -120,6 +120,14 @@ def test_a_page_of_zeros_is_damage(door: Callable[[Path], None], path: Path) -> 
     refused(door, path, "is damaged")
 
 
+@DOORS
+def test_a_schema_whose_names_are_no_text_is_damaged(door: Callable[[Path], None], path: Path) -> None:
+    """sqlite3 itself fails on such a name when it words its error."""
+    damaged = path.read_bytes().replace(b"CREATE TABLE trial (", b"CREATE TABLE tr\xd2\xa6l (")
+    path.write_bytes(damaged)
+    refused(door, path, "is damaged")
+
+
 def test_check_reads_every_index(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
