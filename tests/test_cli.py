@@ -232,7 +232,7 @@ def test_an_export_does_not_write_over_its_database(tmp_path: Path) -> None:
 def test_an_export_s_shapes_take_what_search_takes(tmp_path: Path) -> None:
     given = ("export", "--to", "triton", "--gpu", "h200", "--db", str(KEPT_DATABASE), "--shapes", "4096x4096x4096")
     kind = ("--dtype", "fp16", "--out-dtype", "fp32", "--layout", "tn", "--ld", "0,4104,0", "--alignment", "32", "--prepack", "a")
-    assert "nothing is known for 4096x4096x4096 fp16 -> fp32 tn, ldb 4104, alignment 32 on h200" in refused(*given, *kind)
+    assert "nothing is known for 4096x4096x4096 fp16 -> fp32 tn, ldb 4104, aligned to 32 B on h200" in refused(*given, *kind)
 
 
 def test_lists_and_care() -> None:
@@ -280,7 +280,7 @@ Ran = Callable[..., tuple[int, str, str]]
         ("--top-k", "0", "--top-k is 0; it is a whole number from 1 to 9223372036854775807"),
         ("--top-k", "9" * 5000, f"--top-k is {'9' * 60}... (5000 characters); it is a whole number from 1 to 9223372036854775807"),
         ("--alignment", str(2**70), f"--alignment is {2**70}; it is a whole number from 1 to 9223372036854775807"),
-        ("--alignment", "24", "alignment of 24 bytes: give a power of two of at least 2"),
+        ("--alignment", "24", "alignment of 24 bytes: give a power of two of at least 2 and at most 1073741824"),
         ("--ld", "0,²,0", "--ld ldb is '²', which is no whole number"),
         ("--ld", f"0,0,{'9' * 5000}", f"--ld ldc is {'9' * 60}... (5000 characters); it is a whole number from 0 to 9223372036854775807"),
         ("--ld", "-1,0,0", "--ld lda is -1; it is a whole number from 0 to 9223372036854775807"),
