@@ -14,7 +14,7 @@ from tuner.checking import Reference, guarded
 from tuner.judging import Judge, Room, Run, clear
 from tuner.kernels import family_module
 from tuner.kernels.launch import Call, launch
-from tuner.kernels.specialise import compile_call, cuda_target, run_compiled
+from tuner.kernels.specialise import CompiledKernel, compile_call, cuda_target, run_compiled
 from tuner.memory_plan import gibibytes, plan_references, plan_sets
 from tuner.operand_sets import SEEDS, how_drawn, make_operands
 from tuner.operands import scratch_outline, view_of
@@ -51,6 +51,7 @@ class Bench:
         self.a, self.b, self.c = make_operands(problem, self.plan.count, DEVICE)
         self._flush = torch.empty(self.plan.flush_bytes, dtype=torch.uint8, device=DEVICE) if self.plan.flush_bytes else None
         self.judge = Judge(self.c, self._references())
+        self._binaries: dict[Schedule, list[CompiledKernel]] = {}
         self.library_us = 0.0
         self.check_seconds = 0.0
 
@@ -94,7 +95,10 @@ class Bench:
     def runner(self, schedule: Schedule, scratch: Mapping[str, Room]) -> Run:
         """Launches the binaries that were compiled, and no others, on operand set i."""
         sets = {0: self.calls(schedule, 0, scratch)}
-        binaries = [compile_call(call, self._target, alignment_bytes=self.problem.alignment_bytes) for call in sets[0]]
+        if schedule not in self._binaries:
+            alignment = self.problem.alignment_bytes
+            self._binaries[schedule] = [compile_call(call, self._target, alignment_bytes=alignment) for call in sets[0]]
+        binaries = self._binaries[schedule]
 
         def run(index: int) -> None:
             if index not in sets:  # a slow schedule comes to few of them

@@ -62,7 +62,7 @@ def finals(bench: Bench, schedules: list[Schedule], seconds: float) -> dict[str,
     scratch = [bench.scratch(schedule) for schedule in schedules]
     unordered = [is_unordered(schedule) for schedule in schedules]
     runs = [bench.runner(schedule, rooms) for schedule, rooms in zip(schedules, scratch, strict=True)]
-    alone = [bench.judge.alone(run, *given) for run, *given in zip(runs, scratch, unordered, strict=True)]
+    alone = [bench.judge.alone(run, rooms, loose) for run, rooms, loose in zip(runs, scratch, unordered, strict=True)]
     rough = [rough_us(run) for run in runs]
     graphs = [bench.cold_graph(run, us) for run, us in zip(runs, rough, strict=True)]
     rounds = in_turn([bench.library_graph(), *graphs], seconds, LEAST_ROUNDS)
