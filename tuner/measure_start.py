@@ -1,5 +1,6 @@
 """Starts the measuring process a second sooner: what it waits for, torch's import and the CUDA context, are had side by side. Where another
-one still has the GPU, only the import is had, and the arguments come as the first line of stdin once the GPU is free."""
+one still has the GPU, only the import is had, and the arguments come as the first line of stdin once the GPU is free. Where the import
+fails, the first line of output says so."""
 
 from __future__ import annotations
 
@@ -27,8 +28,14 @@ def main() -> None:
     opening = threading.Thread(target=open_context, daemon=True)
     if not waits:
         opening.start()
-    from tuner.measure_process import main as measure
+    try:
+        from tuner.measure_process import main as measure
+    except Exception as error:  # whatever is wrong with torch, Triton or what they load
+        from tuner.launch_failures import message_of
 
+        sys.stdout.write(json.dumps({"status": "machine_fault", "message": message_of(error)}) + "\n")
+        sys.stdout.flush()
+        raise SystemExit(1) from error
     gc.enable()
     if not waits:
         opening.join()

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pynvml
 import torch
 
+from tuner.judging import Run
+
 GRAPH_US = 1500.0  # of work in one graph, so that its launch does not show
-MOST_CALLS = 64  # in one graph
+MOST_CALLS = 64  # in one graph, unless there are more operand sets: it goes once round them
 TIMED_REPLAYS = 7
 LONG_US = 100_000.0  # a graph over this is replayed LONG_REPLAYS times only
 LONG_REPLAYS = 3
 PATIENCE = 10.0  # the least rounds may take so many times the seconds that were given; then
 FEWEST_ROUNDS = 5  # these will do
-
-Run = Callable[[int], None]  # launches the work on operand set i, on the current stream
 
 
 def timing_events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -30,14 +30,18 @@ def timing_events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured graph of `calls` calls over rotating operand sets."""
+    """A captured graph of `calls` calls over rotating operand sets. flush: what is written before each replay, so that nothing else is
+    left in L2."""
 
     graph: torch.cuda.CUDAGraph
     calls: int
+    flush: torch.Tensor | None = None
 
     def replay_us(self) -> float:
         """Microseconds of one call, from one replay."""
         start, end = timing_events()
+        if self.flush is not None:
+            self.flush.zero_()
         start.record()
         self.graph.replay()
         end.record()
@@ -73,10 +77,17 @@ def rough_us(run: Run) -> float:
     return graph.replay_us()
 
 
-def full_graph(run: Run, sets: int, rough: float) -> Graph:
+def graph_calls(sets: int, rough: float) -> int:
     """Enough calls to fill GRAPH_US and, unless they are long, to go once round the operand sets."""
     fill = math.ceil(GRAPH_US / max(rough, 1.0))
-    return capture(run, sets, min(max(fill, sets if rough < GRAPH_US else 1), MOST_CALLS))
+    return min(max(fill, sets if rough < GRAPH_US else 1), max(MOST_CALLS, sets))
+
+
+def full_graph(run: Run, sets: int, rough: float, flush: torch.Tensor | None = None) -> Graph:
+    """The graph that is timed. Where L2 is flushed before it, no set is used twice in it."""
+    calls = graph_calls(sets, rough)
+    graph = capture(run, sets, calls if flush is None else min(calls, sets))
+    return replace(graph, flush=flush)
 
 
 def samples_us(graph: Graph) -> list[float]:
@@ -92,9 +103,7 @@ def in_turn(graphs: Sequence[Graph], seconds: float, least_rounds: int) -> list[
 
     Goes on for the seconds given and at least for the least rounds, if those can be had in PATIENCE times that.
     """
-    for graph in graphs:
-        graph.graph.replay()
-    torch.cuda.synchronize()
+    _warm(graphs)
     begin, rounds = time.monotonic(), list[list[float]]()
 
     def enough() -> bool:
@@ -102,12 +111,28 @@ def in_turn(graphs: Sequence[Graph], seconds: float, least_rounds: int) -> list[
         return (spent >= seconds and len(rounds) >= least_rounds) or (spent >= PATIENCE * seconds and len(rounds) >= FEWEST_ROUNDS)
 
     while not enough():
-        times = [0.0] * len(graphs)
-        for place in range(len(graphs)):
-            i = (place + len(rounds)) % len(graphs)
-            times[i] = graphs[i].replay_us()
-        rounds.append(times)
+        rounds.append(_round(graphs, len(rounds)))
     return rounds
+
+
+def few_rounds(graphs: Sequence[Graph], count: int) -> list[list[float]]:
+    """As `in_turn`, but exactly so many."""
+    _warm(graphs)
+    return [_round(graphs, first) for first in range(count)]
+
+
+def _warm(graphs: Sequence[Graph]) -> None:
+    for graph in graphs:
+        graph.graph.replay()
+    torch.cuda.synchronize()
+
+
+def _round(graphs: Sequence[Graph], first: int) -> list[float]:
+    times = [0.0] * len(graphs)
+    for place in range(len(graphs)):
+        i = (place + first) % len(graphs)
+        times[i] = graphs[i].replay_us()
+    return times
 
 
 class Clock:
