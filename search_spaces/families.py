@@ -10,6 +10,7 @@ from importlib import resources
 import yaml
 
 from search_spaces.errors import UserError
+from search_spaces.plain_text import shown
 from search_spaces.schedule import AXES
 
 LOADS = ("pointer", "tma", "ring", "stream")
@@ -55,4 +56,4 @@ def family(name: str) -> Family:
     try:
         return families()[name]
     except KeyError:
-        raise UserError(f"no family named {name!r}; known: {', '.join(families())}") from None
+        raise UserError(f"no family named {shown(name)}; known: {', '.join(families())}") from None

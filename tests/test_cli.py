@@ -47,7 +47,10 @@ SEARCH = ("search", "--gpu", "h100", "--shape")
     ("arguments", "sentence"),
     [
         ((*SEARCH, "4096"), "tuner: shape '4096' is not MxNxK; for example 4096x4096x4096"),
-        ((*SEARCH, "-1x64x64"), "tuner: M = -1 is outside 0..2147483647; give a shape as MxNxK"),
+        (
+            (*SEARCH, "-1x64x64"),
+            "tuner: M of shape '-1x64x64' is -1; it is a whole number from 0 to 2147483647; give MxNxK, such as 4096x4096x4096",
+        ),
         ((*SEARCH, "64x64x64", "--dtype", "int8"), "tuner: unknown dtype 'int8'; known: fp16, bf16, fp32"),
         ((*SEARCH, "64x64x64", "--dtype", "fp32"), "tuner: no kernel family multiplies fp32; they take bf16, fp16"),
         ((*SEARCH, "64x64x64", "--layout", "xx"), "tuner: unknown layout 'xx'; known: nn, nt, tn, tt (nt is x @ w.T with w stored [N, K])"),

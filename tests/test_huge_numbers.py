@@ -142,7 +142,7 @@ def as_floats(table: ScheduleTable, lowering: Lowering) -> tuple[ScheduleTable, 
     return ScheduleTable(table.families, table.family, columns), Lowering(**lowered)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(huge(), st.lists(wild, min_size=1, max_size=8))
 def test_constraints_and_estimates_are_those_of_numbers_that_do_not_wrap(problem: Problem, schedules: list[Schedule]) -> None:
     table = ScheduleTable.of(schedules)
