@@ -210,9 +210,10 @@ def tma_box(f: Facts) -> Check:
 def tma_box_bytes(f: Facts) -> Check:
     """The innermost edge of a TMA box of A or B is a multiple of 16 bytes."""
     t, swapped = f.table, f.table.swap_ab == 1
-    a_edge = np.where(f.problem.a_transposed, np.where(swapped, t.cta_n, t.cta_m), t.cta_k)
-    b_edge = np.where(f.problem.b_transposed, t.cta_k, np.where(swapped, t.cta_m, t.cta_n))
-    row = np.minimum(a_edge, b_edge) * f.problem.element_bytes
+    p = f.problem  # the kernels take a dense column for a row
+    a_edge = np.where(p.a_transposed and p.lda > 1, np.where(swapped, t.cta_n, t.cta_m), t.cta_k)
+    b_edge = np.where(p.b_transposed and p.ldb > 1, t.cta_k, np.where(swapped, t.cta_m, t.cta_n))
+    row = np.minimum(a_edge, b_edge) * p.element_bytes
     return Check("a TMA box row of {need} B is under the {limit} B that one copy moves", row, CHUNK_BYTES, ok=~f.tma | (row >= CHUNK_BYTES))
 
 

@@ -256,7 +256,8 @@ def _row_bytes(table: ScheduleTable, problem: Problem, tma: Flags, version: Colu
     row_starts = np.where(in_parts, math.gcd(problem.n * ACCUMULATOR_BYTES, problem.alignment_bytes, CHUNK_BYTES), _store_bytes(problem))
     dense = in_parts & ((table.stream_k == 1) | (table.fused_reduction > 0))
     words = np.where(dense & (problem.alignment_bytes >= CHUNK_BYTES), 4, np.maximum(row_starts // 4, 1))
-    parts = np.where(version == TCGEN05, np.where(tma, 4, words), np.where(halves, 2, 1))
+    turns = np.maximum(table.cta_m // np.maximum(32 * table.warps, 1), 1)  # 4 warps read 128 rows of tensor memory at once
+    parts = np.where(version == TCGEN05, np.where(tma, 4, words * turns), np.where(halves, 2, 1))
     as_held = (version == TCGEN05) & ~tma & (table.swap_ab == 1) & ~in_parts  # C^T leaves tensor memory by rows already
     return np.where(as_held, 0, elements * each // parts)
 

@@ -102,12 +102,11 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     if row is None:
         return f"'{schedule}' {_unranked(schedule, ranking)}"
     estimate, below = ranking.estimate(row), tiles(ranking.lowering, row, schedule)
-    most = ranking.hardware.shared_memory_per_cta_bytes
-    all_of_it = ", all that a CTA can have" if below.shared_memory_bytes == most else f" of the {most} that a CTA can have"
+    all_of_it = ", all that a CTA can have" if below.shared_memory_bytes == ranking.hardware.shared_memory_per_cta_bytes else ""
     lines = [
         f"'{schedule}' ranks {row + 1} of {ranking.pruning.survived}",
         f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
-        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory{all_of_it};"
+        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory{all_of_it},"
         f" {int(ranking.lowering.k_steps[row])} K steps",
         f"{microseconds(estimate.seconds)} us, limited by {estimate.limiter}",
     ]
