@@ -49,7 +49,7 @@ def faulty(hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_faulty_kernels_cost_themselves(faulty: MeasuringProcess) -> None:
     kinds = [GOOD, GOOD, ILLEGAL, GOOD, TRAP, GOOD, NOTHING, HALF, GUARD, HANG, GOOD]
     found = [faulty.measure(stubbed(kind), None) for kind in kinds]
-    wanted = ["ok", "ok", "crashed", "ok", "crashed", "ok", "wrong_answer", "wrong_answer", "wrong_answer", "timeout", "ok"]
+    wanted = ["ok", "ok", "faulted", "ok", "faulted", "ok", "wrong_answer", "wrong_answer", "wrong_answer", "timeout", "ok"]
     assert [m.status for m in found] == wanted, [m.message for m in found]
     assert "C holds NaN" in found[6].message
     assert "C holds NaN" in found[7].message
