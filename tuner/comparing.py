@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,14 @@ class FinalsSamples:
     library_us: NDArray[np.float64]
     hot_l2_us: tuple[float, ...] = ()
     eager_us: tuple[float, ...] = ()
+    wrong: tuple[str, ...] = ()  # of each contestant, what was wrong with its answers; nothing where all were right
+    implausible: tuple[str, ...] = ()  # of each contestant, why it cannot have been so fast; nothing where it can
+
+    def without(self, leaving: Collection[int]) -> FinalsSamples:
+        """As if these contestants had not been there."""
+        stay = [i for i in range(self.times_us.shape[1]) if i not in leaving]
+        hot, eager = (tuple(values[i] for i in stay if values) for values in (self.hot_l2_us, self.eager_us))
+        return FinalsSamples(self.times_us[:, stay], self.library_us, hot, eager)
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,11 @@ def compare(samples: FinalsSamples, resources: Sequence[tuple[object, ...]]) -> 
 
     The leader has the best median ratio. Tied with it is whoever's paired ratio to it has an interval that reaches 1, or a median within
     TIE_SHARE. Of the tied, the one that needs the least wins: `resources` are compared as tuples, and last is the schedule's text, so
-    that the same finals always crown the same schedule.
+    that the same finals always crown the same schedule. Raises ValueError where a time is none.
     """
+    for what, given in (("a contestant", samples.times_us), ("the library", samples.library_us)):
+        if not (given.size and np.isfinite(given).all() and (given > 0).all()):
+            raise ValueError(f"the finals hold a time of {what} that is no number above 0")
     times, library = samples.times_us, samples.library_us
     ratios = [median_interval(library / times[:, i]) for i in range(times.shape[1])]
     order = sorted(range(len(ratios)), key=lambda i: (-ratios[i][0], resources[i]))

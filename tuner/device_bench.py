@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -51,8 +51,8 @@ class Bench:
         self.a, self.b, self.c = make_operands(problem, self.plan.count, DEVICE)
         self._flush = torch.empty(self.plan.flush_bytes, dtype=torch.uint8, device=DEVICE) if self.plan.flush_bytes else None
         self.judge = Judge(self.c, self._references())
+        self._binaries: dict[Schedule, list[Any]] = {}
         self.library_us = 0.0
-        self.check_seconds = 0.0
 
     def _references(self) -> tuple[Reference, ...]:
         """Of the sets that differ in their data."""
@@ -94,7 +94,10 @@ class Bench:
     def runner(self, schedule: Schedule, scratch: Mapping[str, Room]) -> Run:
         """Launches the binaries that were compiled, and no others, on operand set i."""
         sets = {0: self.calls(schedule, 0, scratch)}
-        binaries = [compile_call(call, self._target, alignment_bytes=self.problem.alignment_bytes) for call in sets[0]]
+        if schedule not in self._binaries:
+            alignment = self.problem.alignment_bytes
+            self._binaries[schedule] = [compile_call(call, self._target, alignment_bytes=alignment) for call in sets[0]]
+        binaries = self._binaries[schedule]
 
         def run(index: int) -> None:
             if index not in sets:  # a slow schedule comes to few of them
@@ -120,16 +123,14 @@ class Bench:
         return self.cold_graph(self.library, rough_us(self.library))
 
     def warm_up(self) -> None:
-        """Bring the clock to where it stays under this load, and time the library once, and the checks of a schedule."""
+        """Bring the clock to where it stays under this load, time the library once, and make the references that are kept: the time limits
+        of a start are longer than those of a schedule."""
         graph = self.library_graph()
         for _ in range(max(int(WARM_UP_SECONDS * 1e6 / (graph.replay_us() * graph.calls)), 1)):
             graph.graph.replay()
         torch.cuda.synchronize()
         self.library_us = median(samples_us(graph))
-        for _ in range(2):  # once to make the references that are kept
-            begin = time.monotonic()
-            self.judge.alone(self.library, {}, True)
-            self.check_seconds = time.monotonic() - begin
+        self.judge.alone(self.library, {}, True)
 
     def eager_us(self, schedule: Schedule, rough: float) -> float:
         """Microseconds of a call through Triton's own launcher, host included, over rotating operands."""

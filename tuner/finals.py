@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from db.records import Finalist, Measurement
+from db.records import Finalist, Measurement, Status
 from db.store import Store
-from tuner.comparing import compare
+from tuner.comparing import FinalsSamples, compare
+from tuner.leaders import FINALISTS, STAGES, Field
 from tuner.measuring import Lost, MeasuringProcess
 
 if TYPE_CHECKING:
     from tuner.search import Outcome
 
-FINALISTS = 8  # leaders that are timed again beside the library
-FINALS_SECONDS = 1.0
+FINALS_SECONDS = 1.0  # of rounds that tell the finalists apart; first rounds, where noise asks for them, come on top
 
 
 def hold_finals(
@@ -23,21 +23,60 @@ def hold_finals(
 ) -> tuple[tuple[Finalist, ...], tuple[str, ...]]:
     """Time the leaders and the library in turn, and store who won, by how much, and who is too close to call. With it, what went wrong.
 
-    outcomes: by row; record: stores what became of a row.
+    outcomes: by row, of which `record` stores what became. A contestant whose answers turn out wrong is recorded so and leaves; where none
+    is left of those that were timed, the next ones come in.
     """
-    timed = sorted((o for o in outcomes.values() if o.measurement.status == "ok"), key=lambda o: (o.measurement.median_us, o.rank))
-    leaders = timed[:FINALISTS]
-    if not leaders:
-        return (), ()
+    notes: list[str] = []
+    while timed := [o for o in outcomes.values() if o.measurement.status == "ok"]:
+        try:
+            leaders = _leaders(timed, process, notes)
+            samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
+            standing, samples = _without_wrong(leaders, samples, record, notes)
+            finalists = _finalists(standing, samples)
+        except Lost as lost:
+            return (), (*notes, f"the finals were lost ({lost.message}); the same command again holds them anew")
+        if finalists:
+            store.add_finalists(run_id, finalists)
+            return finalists, tuple(notes)
+    return (), tuple(notes)
+
+
+def _leaders(timed: Sequence[Outcome], process: MeasuringProcess, notes: list[str]) -> list[Outcome]:
+    """Who goes on to the finals, after as many first rounds as noise asks for."""
+    by_rank = sorted(timed, key=lambda o: (o.measurement.median_us, o.rank))
+    field = Field([o.measurement.samples_us or (o.measurement.median_us or 0.0,) for o in by_rank])
     try:
-        samples = process.finals([o.schedule for o in leaders], FINALS_SECONDS)
-    except Lost as lost:
-        return (), (f"the finals were lost ({lost.message}); the same command again holds them anew",)
+        for stage, after in zip(STAGES, (*(stage.most for stage in STAGES[1:]), FINALISTS), strict=True):
+            if rounds := field.begin(stage, after=after):
+                field.tell(process.first_rounds([by_rank[i].schedule for i in field.still_in], rounds).times_us)
+    except (Lost, ValueError) as lost:  # the finals themselves can be held all the same
+        notes.append(f"rounds before the finals were lost ({getattr(lost, 'message', lost)})")
+    return [by_rank[i] for i in field.still_in[:FINALISTS]]
+
+
+def _without_wrong(
+    leaders: Sequence[Outcome], samples: FinalsSamples, record: Callable[[int, Measurement], None], notes: list[str]
+) -> tuple[list[Outcome], FinalsSamples]:
+    """Those whose answers were right to the end, and their times. What became of the others is recorded: a wrong answer disproves what was
+    said of its schedule before."""
+    leaving: dict[int, tuple[Status, str]] = {i: ("implausible", said) for i, said in enumerate(samples.implausible) if said}
+    leaving |= {i: ("wrong_answer", said) for i, said in enumerate(samples.wrong) if said}
+    for i, (status, complaint) in leaving.items():
+        measurement = replace(leaders[i].measurement, status=status, message=f"in the finals: {complaint}", samples_us=(), median_us=None)
+        record(leaders[i].rank, measurement)
+        notes.append(f"{leaders[i].schedule} left the finals: {complaint}")
+    return [o for i, o in enumerate(leaders) if i not in leaving], samples.without(leaving)
+
+
+def _finalists(leaders: Sequence[Outcome], samples: FinalsSamples) -> tuple[Finalist, ...]:
+    if not leaders:
+        return ()
     resources = [(o.measurement.shared_memory_bytes or 0, o.measurement.registers or 0, o.schedule.warps, str(o.schedule)) for o in leaders]
-    verdicts = compare(samples, resources)
-    finalists = tuple(
-        Finalist(trial_id=outcome.trial_id, hot_l2_us=hot, eager_us=eager, **asdict(verdict))
-        for outcome, verdict, hot, eager in zip(leaders, verdicts, samples.hot_l2_us, samples.eager_us, strict=True)
+    try:
+        standings = compare(samples, resources)
+    except ValueError as error:
+        raise Lost("crashed", str(error)) from None
+    return tuple(
+        Finalist(trial_id=outcome.trial_id, hot_l2_us=hot, eager_us=eager, **asdict(standing))
+        for outcome, standing, hot, eager in zip(leaders, standings, samples.hot_l2_us, samples.eager_us, strict=True)
     )
-    store.add_finalists(run_id, finalists)
-    return finalists, ()

@@ -2,9 +2,10 @@
 
 What a search knows of a schedule are some seven samples, taken once. Under 3 % noise their centre is off by more than 1 %, so that of
 hundreds of like schedules the eight that look best are the lucky ones: a schedule that is 2 % faster is among them one time in three.
-So there are first rounds, in which many contestants are timed in turn as in the finals: up to 160 in 6 rounds, of which 48 go on to 18
-more, of which 8 go on to the finals. By simulation that keeps the faster one nine times in ten. Each stage is worth a second and a half;
-on a quiet machine few contestants are within noise of the best and three rounds will do, a tenth of that.
+So there are first rounds, in which many contestants are timed in turn as in the finals: up to 160 in 8 rounds, of which 48 go on to 18
+more, of which 8 go on to the finals. By simulation that keeps the faster one of 300 nine times in ten; with 32 to begin with it would be
+six, as it is not among the first 32 more often. It takes 3 s of replays then, and less where there is less to tell apart: the 64 schedules
+of a usual search half of that, and on a quiet machine, where few are within noise of the best and three rounds will do, a tenth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DOUBT = 2.0  # standard errors that a contestant may seem slower by
 FINE_ENOUGH = 0.0025  # relative error of a centre that more rounds need not make smaller
 LEAST_ROUNDS = 3
 REPLAY_SECONDS = 0.0015  # of a graph, at least
-STAGE_SECONDS = 1.5
+STAGE_SECONDS = 2.0
 DRIFT_SIGMA = DRIFT_SHARE / 3  # of times that were not taken in turn
 
 
@@ -33,7 +34,7 @@ class Stage(NamedTuple):
     rounds: int  # at most
 
 
-STAGES = (Stage(160, 6), Stage(48, 18))
+STAGES = (Stage(160, 8), Stage(48, 18))
 
 
 @dataclass
@@ -45,11 +46,11 @@ class Field:
     noise: float = field(init=False)  # relative standard deviation of one sample
 
     def __post_init__(self) -> None:
-        self.noise = _noise(self.samples_us)
-        self._first = np.log([_centre(np.asarray(samples)) for samples in self.samples_us])
-        self._weighted = np.zeros(len(self._first))
-        self._weight = np.zeros(len(self._first))
         each = min(len(samples) for samples in self.samples_us)
+        times = np.array([samples[:each] for samples in self.samples_us]).T
+        self.noise = float(np.median(np.std(times, axis=0, ddof=1) / times.mean(axis=0))) if each > 1 else 0.0
+        self._first = np.log(_centres(times))
+        self._weighted, self._weight = np.zeros(len(self._first)), np.zeros(len(self._first))
         self._add(list(range(len(self._first))), self._first, self.noise**2 / each + DRIFT_SIGMA**2)
         margin = math.log1p(DRIFT_SHARE) + DOUBT * self.noise * math.sqrt(2 / each)
         within = [i for i in range(len(self._first)) if self._first[i] <= self._first.min() + margin]
@@ -77,18 +78,14 @@ class Field:
 
     def tell(self, rounds_us: NDArray[np.float64]) -> None:
         """rounds_us[round, contestant]: of those still in, in their order."""
-        logs = np.log(np.array([_centre(times) for times in rounds_us.T]))
+        logs = np.log(_centres(rounds_us))
         # what the clock did meanwhile is the same for all of them
         logs += float((self._first[self.still_in] - logs).mean())
         self._add(self.still_in, logs, max(self.noise, FINE_ENOUGH) ** 2 / len(rounds_us))
         self.still_in = self._ordered(self.still_in)
 
 
-def _noise(samples_us: Sequence[Sequence[float]]) -> float:
-    spreads = [float(np.std(samples, ddof=1) / np.mean(samples)) for samples in samples_us if len(samples) > 1]
-    return float(np.median(spreads)) if spreads else 0.0
-
-
-def _centre(times: NDArray[np.float64]) -> float:
-    """The mean without the least and the most, where there are enough: surer than the median, and one interruption does not move it."""
-    return float(np.sort(times)[1:-1].mean() if len(times) >= 5 else np.median(times))
+def _centres(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each column, the mean without the least and the most, where there are enough: surer than the median, and one interruption does not
+    move it."""
+    return np.asarray(np.sort(times, axis=0)[1:-1].mean(axis=0) if len(times) >= 5 else np.median(times, axis=0))

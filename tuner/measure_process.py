@@ -62,7 +62,7 @@ def finals(bench: Bench, schedules: list[Schedule], seconds: float) -> dict[str,
     scratch = [bench.scratch(schedule) for schedule in schedules]
     unordered = [is_unordered(schedule) for schedule in schedules]
     runs = [bench.runner(schedule, rooms) for schedule, rooms in zip(schedules, scratch, strict=True)]
-    alone = [bench.judge.alone(run, *given) for run, *given in zip(runs, scratch, unordered, strict=True)]
+    alone = [bench.judge.alone(run, rooms, loose) for run, rooms, loose in zip(runs, scratch, unordered, strict=True)]
     rough = [rough_us(run) for run in runs]
     graphs = [bench.cold_graph(run, us) for run, us in zip(runs, rough, strict=True)]
     rounds = in_turn([bench.library_graph(), *graphs], seconds, LEAST_ROUNDS)
@@ -133,11 +133,11 @@ def say(answers: Any, content: dict[str, Any]) -> None:
 
 
 def greeting(bench: Bench) -> dict[str, Any]:
-    """sms: those that this process may use. check_seconds: about what checking a schedule takes."""
+    """sms: those that this process may use."""
     plan = bench.plan
     sets = {"sets": plan.count, "operands": bench.operands, "operands_over_l2": plan.over_l2}
     device = {"l2_bytes": bench.l2_bytes, "sms": bench.device_sms}
-    return {"op": "hello", "library_us": bench.library_us, "check_seconds": bench.check_seconds, **sets, **device}
+    return {"op": "hello", "library_us": bench.library_us, **sets, **device}
 
 
 def serve(bench: Bench, requests: Any, answers: Any) -> None:

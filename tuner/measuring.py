@@ -182,7 +182,19 @@ class MeasuringProcess:
             self._end()
             raise
         rounds = np.array(answer["rounds"], dtype=np.float64)
-        return FinalsSamples(rounds[:, 1:], rounds[:, 0], tuple(answer["hot_l2_us"]), tuple(answer["eager_us"]))
+        times = {name: tuple(answer[name]) for name in ("hot_l2_us", "eager_us")}
+        return FinalsSamples(rounds[:, 1:], rounds[:, 0], **times, wrong=tuple(answer.get("wrong", ())))
+
+    def first_rounds(self, schedules: Sequence[Schedule], count: int) -> FinalsSamples:
+        """So many rounds of contestants of which few go on to the finals; no more is known of them. Raises Lost as `finals`."""
+        request = {"op": "rounds", "schedules": [asdict(schedule) for schedule in schedules], "rounds": count}
+        try:
+            answer = self._ask(self._ready(), request, self._settings.finals_seconds, "rounds")
+        except Lost:
+            self._end()
+            raise
+        rounds = np.array(answer["rounds"], dtype=np.float64)
+        return FinalsSamples(rounds[:, 1:], rounds[:, 0])
 
     @property
     def library_seconds(self) -> float | None:
