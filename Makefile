@@ -13,7 +13,7 @@ search: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses logical --maxprocesses 4 --dist loadfile
 
 .venv/pip:
 	$(PYTHON) -m venv .venv

@@ -54,6 +54,7 @@ def main() -> int:
     path, *shapes = sys.argv[1:]
     assert not any((Path(entry) / "tuner").is_dir() for entry in sys.path if entry), "the repository is on the path"
     module, wrong = load(path), 0
+    print(next(line for line in (module.__doc__ or "").splitlines() if line.startswith("Written by tuner")))
     for shape in shapes:
         m, n, k = map(int, shape.split("x"))
         for rows in (m, *OTHER_ROWS):

@@ -23,7 +23,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import numpy as np
+from publishing import publish
 
 from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
@@ -118,9 +118,8 @@ def main() -> None:
     for case in CASES:
         lines.append(_row(*case[:2], _in_a_process(case)))
         print(lines[-1], flush=True)
-    lines += ["", f"Python {platform.python_version()}, numpy {np.__version__}, {_processor()}.", ""]
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("\n".join(lines), encoding="utf-8")
+    lines += ["", f"{_processor()}.", ""]
+    publish(given.output, "\n".join(lines))
 
 
 def _processor() -> str:

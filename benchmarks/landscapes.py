@@ -24,6 +24,7 @@ from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
 from search_spaces.table import Column, ScheduleTable
 from tuner.replay import ReplayDevice
+from tuner.scope import scope_of
 
 NEAR_BEST = 1.01  # what pruning must not lose
 WHOLE_ROW_BYTES = 16
@@ -90,7 +91,7 @@ def read_database(location: str, hardware: Hardware) -> list[Recorded]:
     with open_reader(location) as reader:
         found = []
         for item in reader.landscapes(hardware.name, sms=hardware.sms):
-            best = reader.best(item.problem, hardware.name, sms=hardware.sms)
+            best = reader.best(item.problem, scope_of(hardware))
             library = best.finalist.ratio if best and best.finalist else None
             place = item.environment
             measured_on = f"{place.device_name}, driver {place.driver}, torch {place.torch}, Triton {place.triton}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, get_type_hints
 
-import yaml
-
 from search_spaces.errors import UserError
+from search_spaces.plain_text import shown, visible
+from search_spaces.yaml_text import read_yaml
 
 FALLBACK = "first_guess"
 
@@ -47,8 +47,15 @@ def constants() -> dict[str, tuple[float, float]]:
 
 
 def parse_calibration(name: str, text: str) -> Calibration:
-    content = yaml.safe_load(text)
+    """What a calibration's file says: its source and every constant, each a number above 0. Raises UserError."""
+    content = read_yaml(f"calibration {name}", text)
     wanted = ["source", *constants()]
     if not isinstance(content, dict) or sorted(content) != sorted(wanted):
         raise UserError(f"calibration {name} must give exactly {', '.join(wanted)}")
-    return Calibration(name=name, **content)
+    if not isinstance(content["source"], str):
+        raise UserError(f"calibration {name}: source is {shown(content['source'], quotes=False)}; give a line of text")
+    for constant in constants():
+        value = content[constant]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise UserError(f"calibration {name}: {constant} is {shown(value, quotes=False)}, no number above 0")
+    return Calibration(name=name, **{**content, "source": visible(content["source"])})

@@ -3,7 +3,7 @@ architecture's, and first guesses where there is neither. What a file must hold 
 
 from __future__ import annotations
 
-import math
+import os
 from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -14,7 +14,9 @@ import yaml
 from cost_models.calibration import FALLBACK, Calibration, constants, parse_calibration
 from search_spaces.errors import UserError
 from search_spaces.hardware import Hardware
+from search_spaces.text_files import named, read_text_file
 from search_spaces.user_folder import user_folder
+from search_spaces.yaml_text import read_yaml
 
 PACKAGED = "calibrations"  # the folder, in this package and in the user's
 
@@ -27,7 +29,7 @@ def user_file(gpu: str) -> Path:
 def load_calibration(hardware: Hardware) -> Calibration:
     """The constants of this GPU, of its architecture, or first guesses."""
     for name in names(hardware):
-        if user_file(name).is_file():
+        if os.path.lexists(user_file(name)):  # what is there but cannot be read is said, not passed over
             return _read(name, user_file(name))
         if _packaged(name).is_file():
             return packaged_calibration(name)
@@ -39,8 +41,8 @@ def packaged_calibration(name: str) -> Calibration:
     if not _packaged(name).is_file():
         raise UserError(f"no calibration {name}.yaml in cost_models/{PACKAGED}; reinstall the package")
     text = _packaged(name).read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
-    if "same_as" in content:  # an architecture is represented by one of its GPUs
+    content = read_yaml(f"calibration {name}", text)
+    if isinstance(content, dict) and "same_as" in content:  # an architecture is represented by one of its GPUs
         return replace(packaged_calibration(content["same_as"]), name=name)
     return parse_calibration(name, text)
 
@@ -66,17 +68,11 @@ def borrowed(hardware: Hardware, calibration: Calibration) -> str | None:
 
 def _read(name: str, file: Path) -> Calibration:
     again = f"fit it anew with `tuner calibrate --gpu {name}`, or remove it"
+    text = read_text_file(file, "the calibration", again)
     try:
-        found = parse_calibration(name, file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"cannot read the calibration {file} ({str(error).splitlines()[0]}); {again}") from None
+        return parse_calibration(name, text)
     except UserError as error:
-        raise UserError(f"{file}: {error}; {again}") from None
-    for constant in constants():
-        value = getattr(found, constant)
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"{file}: {constant} is {value!r}, no number above 0; {again}")
-    return found
+        raise UserError(f"{named(file)}: {error}; {again}") from None
 
 
 def calibration_text(calibration: Calibration) -> str:

@@ -2,9 +2,9 @@
 that its buffers hide, the issue of instructions; then waves and tail, epilogue, split-K reduction.
 
 In a K step all levels work at once and the slowest sets the pace, held up the more the closer the others are (the fourth root of a sum
-of fourth powers); waves of CTAs follow each other, the last one thinner. What is left out: clock changes within a launch, bank conflicts
-(Triton's layouts are swizzled). Terms and sources: each function's docstring. "Landscapes" are 21,503 schedules of 14 shapes measured on an
-H200.
+of fourth powers); waves of CTAs follow each other, the last one thinner. What is left out: clock changes within a launch; of bank conflicts
+those of TMA's own writes and of sums that are regrouped on their way out (`shared_layouts`). Terms and sources: each function's docstring.
+"Landscapes" are 21,503 schedules of 14 shapes measured on an H200.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.lowering import CP_ASYNC_LEAST_BYTES, FMA, MMA_SYNC, WGMMA, Lowering, load_vector_bytes
 from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.schedule import UNORDERED
+from search_spaces.shared_layouts import conflict_wavefronts
 from search_spaces.table import ScheduleTable
 
 SHARED_MEMORY_BYTES_PER_CLOCK = 128.0  # per SM, every architecture since Volta; 127.9 measured (arXiv 2402.13499)
@@ -136,7 +137,10 @@ def _tensor_core_step(w: Work, c: Calibration) -> Seconds:
     2402.13499). mma.sync reaches `mma_sync_share` of a chip whose full rate is wgmma's.
     """
     low, table, chip = w.lowering, w.table, w.hardware
-    macs = table.cta_m.astype(np.float64) * table.cta_n * table.cta_k
+    # a tile shorter than the instruction is filled up to it; FMAs have nothing to fill
+    rows, columns = np.maximum(table.cta_m, low.mma_m), np.maximum(table.cta_n, low.mma_n)
+    rows, columns = np.where(low.mma_version == FMA, table.cta_m, rows), np.where(low.mma_version == FMA, table.cta_n, columns)
+    macs = rows.astype(np.float64) * columns * table.cta_k
     rate = np.full(len(macs), chip.fma_per_sm_per_clock[w.problem.dtype], dtype=np.float64)
     narrow = np.maximum(1.0, (16 + low.mma_n / 4) / (low.mma_n / 2))
     rate = np.where(low.mma_version == WGMMA, rate / narrow, rate)
@@ -151,13 +155,15 @@ def _tensor_core_step(w: Work, c: Calibration) -> Seconds:
 
 def _shared_memory_step(w: Work) -> Seconds:
     """If only the SM's shared memory port worked: tiles written once and read once by wgmma (per 64 rows of A, B again), and by mma.sync
-    once per warp that shares them."""
+    once per warp that shares them; and what bank conflicts add, of C shared out over the K steps of its tile."""
     low, table = w.lowering, w.table
     row_groups = np.where(low.mma_version == WGMMA, np.maximum(table.cta_m / 64, 1), low.warps_m)
     # each part of a tile's columns reads A: 144 of them are an instruction of 128 and one of 16
     column_groups = np.where(low.mma_version == WGMMA, np.ceil(np.maximum(table.cta_n / low.mma_n, 1)), low.warps_n)
     reads = table.cta_k * w.problem.element_bytes * (table.cta_m * column_groups + table.cta_n * row_groups)
-    return np.asarray((w.tile_bytes + reads) / (SHARED_MEMORY_BYTES_PER_CLOCK * w.clock_hz))
+    of_step, of_tile = conflict_wavefronts(table, low, w.problem)
+    conflicts = of_step + of_tile / w.lowering.k_steps
+    return np.asarray(((w.tile_bytes + reads) / SHARED_MEMORY_BYTES_PER_CLOCK + conflicts) / w.clock_hz)
 
 
 def _fill_step(w: Work, c: Calibration) -> Seconds:

@@ -19,6 +19,10 @@ from search_spaces.problem import ACCUMULATOR_BYTES, Problem
 from search_spaces.schedule import Tile
 from search_spaces.table import ScheduleTable
 
+CLOCK_ROOM = 1.25  # boards go to 1.2 times their published boost clock (RTX 3090, 4090, 5090)
+DRAM_ROOM = 1.1  # memory that a vendor clocks higher
+L2_ROOM = 1.25  # chips of one name differ in their L2: 50 MiB of an H100, 60 of a GH200
+
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
@@ -89,6 +93,38 @@ def roofline(problem: Problem, hardware: Hardware, cta: Tile | None = None) -> R
         peak_flops=hardware.peak_flops[problem.dtype],
         bytes_per_second=hardware.dram_bytes_per_second,
     )
+
+
+def fastest_flops(dtype: str, hardware: Hardware) -> float | None:
+    """FLOPs a second that are beyond the GPU: its published peak at the highest clock that it can have. None where no peak is known.
+
+    A peak is published at a boost clock, which boards exceed: by as much as the highest clock says, or, where the file has none because
+    boards differ, by CLOCK_ROOM. No kernel comes near even the peak, so no more is allowed for noise.
+    """
+    peak = hardware.peak_flops.get(dtype)
+    if not peak:
+        return None
+    clocks = hardware.max_clock_mhz, hardware.peak_clock_mhz
+    room = max(clocks[0] / clocks[1], 1.0) if clocks[0] and clocks[1] else CLOCK_ROOM
+    return peak * room
+
+
+def beyond_l2_bytes(problem: Problem, hardware: Hardware) -> float:
+    """Bytes of A and B that a call must read from DRAM, whatever the call before it left in L2: what L2 cannot hold."""
+    reads = read_elements(problem, None) * problem.element_bytes
+    return max(reads - L2_ROOM * hardware.l2_bytes, 0.0) if hardware.l2_bytes else 0.0
+
+
+def shortest_seconds(problem: Problem, hardware: Hardware) -> float | None:
+    """No call of this product is shorter on this GPU, warm or cold; None where its peak is not known.
+
+    Its FLOPs at the fastest, and the reads that L2 cannot have held at the bandwidth of DRAM. Neither the launch nor what a schedule adds
+    counts: this is no estimate, but what a time is a fault under.
+    """
+    fastest = fastest_flops(problem.dtype, hardware)
+    if fastest is None:
+        return None
+    return max(problem.flops / fastest, beyond_l2_bytes(problem, hardware) / (DRAM_ROOM * hardware.dram_bytes_per_second))
 
 
 def on_chip_bytes(cta: Tile, element_bytes: int, *, stages: int = 1) -> tuple[int, int]:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar
 
-from db.faults import BUSY_TIMEOUT_SECONDS, VERSION_TABLE, check_file, check_version, faults_of, no_database, resolve
-from db.records import BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
+from db.best import Scope, best_known, nearest, tuned_problems
+from db.damage import DamagedRow, Row, typed, written
+from db.faults import BUSY_TIMEOUT_SECONDS, OTHER_FILE, check_file, faults_of, guard, no_database, resolve
+from db.records import REMEMBERED, BestAnswer, Environment, Finalist, Landscape, MeasuredOn, Measurement, Record, RunInfo, Stats
 from db.rows import (
     ENVIRONMENT_COLUMNS,
     FINALIST_COLUMNS,
     MEASUREMENT_COLUMNS,
     PROBLEM_COLUMNS,
+    RUN_COLUMNS,
     SCHEDULE_COLUMNS,
     TRIAL_COLUMNS,
-    Row,
     problem_row,
     read_finalist,
     read_landscape,
@@ -33,12 +35,25 @@ from db.rows import (
     read_run,
     read_schedule,
 )
+from db.structure import file_version
+from search_spaces.errors import UserError
+from search_spaces.plain_text import LARGEST, visible
 from search_spaces.problem import Problem
-from search_spaces.schedule import UNORDERED, Schedule
+from search_spaces.schedule import Schedule
 
 _COMPARABLE = (*MeasuredOn._fields, "driver", "cuda", "torch")  # what has to agree for times to be compared
 _PLACE = ("protocol", *(f"environment_{name}" for name in _COMPARABLE))
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+MOST_NOTED, NAMED = 1000, 3  # damaged rows that are counted, and named
 PAGE = 500  # records fetched at a time, so that a slow reader holds no transaction open
+
+
+Item = TypeVar("Item")
+Noun = TypeVar("Noun")
+
+
+def keep_silent(text: str) -> None:
+    """Where nobody is to be told."""
 
 
 def _columns(names: tuple[str, ...], table: str = "trial") -> str:
@@ -56,23 +71,19 @@ _RECORD = (
     + f" {_FROM}"
 )
 _PROBLEM = _same(PROBLEM_COLUMNS)
-_ORDERED = f"trial.fused_reduction <> {UNORDERED}"
-# a later attempt at the same schedule, with the same kernel and compiler, that gave a wrong answer
-_NOT_DISPROVED = (
-    "NOT EXISTS (SELECT 1 FROM trial later JOIN environment place ON place.id = later.environment_id WHERE later.id > trial.id"
-    " AND later.status IN ('wrong_answer', 'unstable') AND place.triton = environment.triton AND "
-    + " AND ".join(f"later.{name} = trial.{name}" for name in ("gpu", "kernel_hash", *PROBLEM_COLUMNS, *SCHEDULE_COLUMNS))
-    + ")"
-)
 
 
 class Reader(ABC):
-    """The questions. `location` is for printing: a file's path, or a URL without its password."""
+    """The questions. location: for printing, a file's path or a URL without what is secret in it."""
 
-    location: str
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.say: Callable[[str], None] = keep_silent
+        self._damaged: dict[str, None] = {}
 
     @abstractmethod
-    def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]: ...
+    def look(self, sql: str, values: Mapping[str, Any] = NOTHING) -> Iterable[Row]:
+        """Rows as they are stored, whoever wrote them."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -82,95 +93,77 @@ class Reader(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        if kind is None and self.damage:
+            self.say(self.damage)
+
+    def rows(self, sql: str, values: Mapping[str, Any], of: str = "trial") -> list[Row]:
+        """Rows whose values are of the types that their columns are for, under the columns' names in table `of` or with `environment_`
+        before those of the environment. Damaged ones are left out and noted."""
+        found: list[Row] = []
+        for row in self.look(sql, written(values)):
+            try:
+                found.append(typed(of, row))
+            except DamagedRow as error:
+                self._note(error)
+        return found
+
+    def sound(self, read: Callable[[Item], Noun], rows: Iterable[Item]) -> Iterator[tuple[Item, Noun]]:
+        """Each row with what is made of it; what is none is left out and noted, too."""
+        for row in rows:
+            try:
+                yield row, read(row)
+            except DamagedRow as error:
+                self._note(error)
+
+    def _note(self, error: DamagedRow) -> None:
+        if len(self._damaged) < MOST_NOTED:
+            self._damaged[str(error)] = None
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Who is to be told, on closing, of rows that were left out."""
+        self.say = say
+
+    @property
+    def damaged_rows(self) -> str:
+        """The damaged rows that were met so far, in words; empty where there was none."""
+        amount = f"{len(self._damaged)}{' or more' if len(self._damaged) == MOST_NOTED else ''}"
+        rows = "row" if amount == "1" else "rows"
+        return f"{amount} damaged {rows} ({'; '.join([*self._damaged][:NAMED])})" if self._damaged else ""
+
+    @property
+    def damage(self) -> str:
+        """A sentence on what was left out of the answers so far."""
+        return f"{self.location}: left out {self.damaged_rows}; `tuner db check` looks at all rows" if self._damaged else ""
 
     def known(
         self, problem: Problem, environment: Environment, kernel_hashes: Mapping[str, str], protocol: str
     ) -> dict[Schedule, tuple[int, Measurement]]:
         """Attempts that hold in this environment, failures among them, with their trial ids; the newest of each schedule.
 
-        kernel_hashes: family -> hash. An attempt that was ended from outside (`killed`) is not among them: it is to be made again.
+        kernel_hashes: family -> hash. What befell the machine and not the schedule is not among them: it is to be tried again.
         """
-        same_place, given = _in_place(environment, MeasuredOn._fields)
+        same_place, given = _in_place(environment, _COMPARABLE)
+        if environment.gpu_figures is not None:  # rows of before there was a hash have none
+            same_place += " AND (environment.gpu_figures IS NULL OR environment.gpu_figures = :place_figures)"
+            given["place_figures"] = environment.gpu_figures
         sql = (
             f"SELECT trial.id AS trial_id, trial.kernel_hash, {_columns(SCHEDULE_COLUMNS + MEASUREMENT_COLUMNS)}"
             f" {_FROM} WHERE {_PROBLEM} AND trial.gpu = :place_gpu AND {same_place} AND trial.protocol = :protocol"
-            " AND trial.status <> 'killed' ORDER BY trial.id"
+            f" AND trial.status IN ({', '.join(map(repr, REMEMBERED))}) ORDER BY trial.id"
         )
         rows = self.rows(sql, problem_row(problem) | given | {"protocol": protocol})
         current = (row for row in rows if row["kernel_hash"] == kernel_hashes.get(row["family"]))
-        return {read_schedule(row): (row["trial_id"], read_measurement(row)) for row in current}
+        return {read_schedule(row): (row["trial_id"], found) for row, found in self.sound(read_measurement, current)}
 
-    def best(
-        self,
-        problem: Problem,
-        gpu: str,
-        *,
-        sms: int | None,
-        triton: str | None = None,
-        kernel_hashes: Mapping[str, str] | None = None,
-        unordered: bool = False,
-    ) -> BestAnswer | None:
-        """The winner of the latest finished run, else the lowest median, else (`measured` False) the model's first choice in a run.
+    def best(self, problem: Problem, scope: Scope) -> BestAnswer | None:
+        """What is known to be best, by the rule of `db.best`."""
+        return best_known(self, problem, scope)
 
-        Never for another shape, nor for a slice of the card: sms is what the GPU asked for has, None where no source gives it.
-        triton: only what this version compiled. kernel_hashes: family -> hash as it is now; answers from others come last, as stale.
-        unordered: schedules whose bits may differ from run to run may answer, too.
-        """
-        where = f"WHERE {_PROBLEM} AND trial.gpu = :gpu" + ("" if unordered else f" AND {_ORDERED}")
-        values = problem_row(problem) | {"gpu": gpu}
-        if triton is not None:
-            where, values = f"{where} AND environment.triton = :triton", values | {"triton": triton}
-        measured, values = _on_sms(where, values, sms)
-        measured = f"{measured} AND {_NOT_DISPROVED}"
-        current, values = _current(values, kernel_hashes)
-        for fresh in (current, "") if current else ("",):
-            stale = bool(current) and not fresh
-            if found := self._winner(f"{measured}{fresh}", values, stale, "" if unordered else f" AND {_ORDERED}"):
-                return found
-            rows = self.rows(f"{_RECORD} {measured}{fresh} AND trial.status = 'ok' ORDER BY trial.median_us, trial.id LIMIT 1", values)
-            if rows:
-                return BestAnswer(record=read_record(rows[0]), measured=True, stale=stale)
-        for fresh in (current, "") if current else ("",):
-            order = "ORDER BY trial.run_id DESC, trial.predicted_seconds, trial.id LIMIT 1"
-            rows = self.rows(f"{_RECORD} {where}{fresh} AND trial.status = 'compiled' {order}", values)
-            if rows:
-                return BestAnswer(record=read_record(rows[0]), measured=False, stale=bool(current) and not fresh)
-        return None
+    def tuned_problems(self, scope: Scope) -> tuple[Problem, ...]:
+        return tuned_problems(self, scope)
 
-    def _winner(self, where: str, values: Mapping[str, Any], stale: bool, ordered: str) -> BestAnswer | None:
-        crowned = self.rows(
-            f"SELECT {_columns(FINALIST_COLUMNS, 'finalist')}, finalist.run_id AS crowned_in {_FROM}"
-            f" JOIN finalist ON finalist.trial_id = trial.id JOIN run ON run.id = finalist.run_id {where}"
-            " AND finalist.winner AND run.status = 'finished' ORDER BY finalist.run_id DESC LIMIT 1",
-            values,
-        )
-        if not crowned:
-            return None
-        tied = self.rows(
-            f"SELECT {_columns(SCHEDULE_COLUMNS)} FROM finalist JOIN trial ON trial.id = finalist.trial_id"
-            f" WHERE finalist.run_id = :crowned_in AND finalist.tied AND finalist.trial_id <> :trial_id{ordered} ORDER BY finalist.rank",
-            {"crowned_in": crowned[0]["crowned_in"], "trial_id": crowned[0]["trial_id"]},
-        )
-        winner = read_finalist(crowned[0])
-        ties = tuple(read_schedule(row) for row in tied)
-        return BestAnswer(record=self.trial(winner.trial_id), measured=True, finalist=winner, ties=ties, stale=stale)
-
-    def tuned_problems(self, gpu: str, *, sms: int | None, unordered: bool = False) -> tuple[Problem, ...]:
-        """The problems that have a measured answer on this GPU, in a fixed order. unordered: see `best`."""
-        where, values = _on_sms("WHERE trial.gpu = :gpu AND trial.status = 'ok'", {"gpu": gpu}, sms)
-        where += "" if unordered else f" AND {_ORDERED}"
-        names = _columns(PROBLEM_COLUMNS)
-        rows = self.rows(f"SELECT DISTINCT {names} {_FROM} {where} ORDER BY {names}", values)
-        return tuple(read_problem(row) for row in rows)
-
-    def nearest(self, problem: Problem, gpu: str, *, sms: int | None) -> tuple[Problem, ...]:
-        """Measured problems that differ in M: the same N, K, types and layout; nearest first. For a message, not to answer with."""
-
-        def kind(p: Problem) -> tuple[int, int, str, str, str]:
-            return (p.n, p.k, p.dtype, p.out_dtype, p.layout)
-
-        others = (p for p in self.tuned_problems(gpu, sms=sms) if kind(p) == kind(problem) and p.m != problem.m)
-        return tuple(sorted(others, key=lambda p: max(p.m, problem.m) / max(min(p.m, problem.m), 1)))
+    def nearest(self, problem: Problem, scope: Scope) -> tuple[Problem, ...]:
+        return nearest(self, problem, scope)
 
     def records(self, *, problem: Problem | None = None, gpu: str | None = None, run_id: int | None = None) -> Iterator[Record]:
         """Every attempt that fits, oldest first."""
@@ -180,10 +173,17 @@ class Reader(ABC):
         for column, value in (("gpu", gpu), ("run_id", run_id)):
             if value is not None:
                 where, values = f"{where} AND trial.{column} = :{column}", values | {column: value}
-        last = 0
-        while rows := self.rows(f"{_RECORD} {where} ORDER BY trial.id LIMIT {PAGE}", values | {"last": last}):
-            yield from map(read_record, rows)
-            last = rows[-1]["trial_id"]
+        last = -LARGEST
+        while page := self._ids(where, values | {"last": last}):
+            rows = self.rows(f"{_RECORD} {where} AND trial.id <= :end ORDER BY trial.id", values | {"last": last, "end": page[-1]})
+            yield from (record for _, record in self.sound(read_record, rows))
+            last = page[-1]
+
+    def _ids(self, where: str, values: Mapping[str, Any]) -> list[int]:
+        """Of a page of trials. They are what SQLite's primary key makes sure that they are, damaged as the rest of a row may be."""
+        return [
+            row["trial_id"] for row in self.look(f"SELECT trial.id AS trial_id FROM trial {where} ORDER BY trial.id LIMIT {PAGE}", values)
+        ]
 
     def landscapes(self, gpu: str, *, sms: int | None, least: int = 1) -> tuple[Landscape, ...]:
         """What was timed on this GPU, a landscape a problem, in a fixed order.
@@ -199,42 +199,48 @@ class Reader(ABC):
             places = found.setdefault(tuple(row[name] for name in PROBLEM_COLUMNS), {})
             places.setdefault(tuple(row[name] for name in _PLACE), []).append(row)
         newest = (max(places.values(), key=lambda rows: (len(rows) >= least, rows[-1]["recorded"])) for places in found.values())
-        return tuple(read_landscape(rows) for rows in newest)
+        return tuple(landscape for _, landscape in self.sound(read_landscape, newest))
 
     def trial(self, trial_id: int) -> Record:
-        (row,) = self.rows(f"{_RECORD} WHERE trial.id = :trial_id", {"trial_id": trial_id})
-        return read_record(row)
+        """Raises UserError where the row is damaged, or not there."""
+        for row in self.look(f"{_RECORD} WHERE trial.id = :trial_id", {"trial_id": trial_id}):
+            try:
+                return read_record(typed("trial", row))
+            except DamagedRow as error:
+                self._note(error)
+                raise DamagedRow(f"{self.location}, {error}; `tuner db check` looks at all rows") from None
+        raise UserError(f"{self.location} has no trial {trial_id} whose environment is there; run `tuner db check`, or {OTHER_FILE}")
 
     def finalists(self, run_id: int) -> tuple[Finalist, ...]:
         columns = _columns(FINALIST_COLUMNS, "finalist")
-        rows = self.rows(f"SELECT {columns} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank", {"run_id": run_id})
-        return tuple(read_finalist(row) for row in rows)
+        sql = f"SELECT {columns} FROM finalist WHERE run_id = :run_id ORDER BY finalist.rank"
+        return tuple(found for _, found in self.sound(read_finalist, self.rows(sql, {"run_id": run_id}, of="finalist")))
 
     def runs(self) -> tuple[RunInfo, ...]:
-        return tuple(read_run(row) for row in self.rows("SELECT id, request, status, started, finished FROM run ORDER BY id", {}))
+        return tuple(map(read_run, self.rows(f"SELECT {_columns(RUN_COLUMNS, 'run')} FROM run ORDER BY id", {}, of="run")))
 
     def finished_runs(self, request: str, environment: Environment) -> tuple[RunInfo, ...]:
         """Runs of this very request that came to their end with the same GPU, driver and libraries, newest first."""
         same_place, given = _in_place(environment, _COMPARABLE)
         sql = (
-            "SELECT run.id, run.request, run.status, run.started, run.finished FROM run"
+            f"SELECT {_columns(RUN_COLUMNS, 'run')} FROM run"
             " JOIN environment ON environment.id = run.environment_id"
             f" WHERE run.status = 'finished' AND run.request = :request AND {same_place} ORDER BY run.id DESC"
         )
-        return tuple(read_run(row) for row in self.rows(sql, given | {"request": request}))
+        return tuple(map(read_run, self.rows(sql, given | {"request": request}, of="run")))
 
     def stats(self) -> Stats:
-        shapes = self._count("trial", "gpu, m, n, k")
+        problems = self.sound(read_problem, self._count("trial", ", ".join(("gpu", *PROBLEM_COLUMNS))))
         return Stats(
             runs={row["status"]: row["amount"] for row in self._count("run", "status")},
             trials={row["status"]: row["amount"] for row in self._count("trial", "status")},
-            shapes={(row["gpu"], f"{row['m']}x{row['n']}x{row['k']}"): row["amount"] for row in shapes},
+            shapes={(row["gpu"], problem.text): row["amount"] for row, problem in problems},
             finalists=sum(row["amount"] for row in self._count("finalist", "run_id")),
             environments=sum(row["amount"] for row in self._count("environment", "gpu")),
         )
 
     def _count(self, table: str, by: str) -> list[Row]:
-        return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {})
+        return self.rows(f"SELECT {by}, COUNT(*) AS amount FROM {table} GROUP BY {by} ORDER BY {by}", {}, of=table)
 
 
 def _in_place(environment: Environment, names: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
@@ -248,45 +254,39 @@ def _on_sms(where: str, values: dict[str, Any], sms: int | None) -> tuple[str, d
     return (where, values) if sms is None else (f"{where} AND environment.sms = :sms", values | {"sms": sms})
 
 
-def _current(values: dict[str, Any], kernel_hashes: Mapping[str, str] | None) -> tuple[str, dict[str, Any]]:
-    """The condition that a trial's kernel is today's source; empty where that is not asked."""
-    if not kernel_hashes:
-        return "", values
-    pairs = [(f"family_{i}", f"hash_{i}", family, digest) for i, (family, digest) in enumerate(kernel_hashes.items())]
-    either = " OR ".join(f"(trial.family = :{family} AND trial.kernel_hash = :{digest})" for family, digest, _, _ in pairs)
-    return f" AND ({either})", values | {key: value for f, d, family, digest in pairs for key, value in ((f, family), (d, digest))}
-
-
 class FileReader(Reader):
     """A SQLite file, read only."""
 
     def __init__(self, path: Path) -> None:
-        self.location = str(path)
+        super().__init__(visible(str(path)))
         if not check_file(path):
             raise no_database(self.location)
         with faults_of(self.location):
             self._connection = sqlite3.connect(f"{path.as_uri()}?{_mode(path)}", uri=True, timeout=BUSY_TIMEOUT_SECONDS)
         self._connection.row_factory = sqlite3.Row
+        self._connection.text_factory = _text
         try:
-            self._check()
+            with faults_of(self.location):
+                guard(self._connection)
+                self._connection.execute("PRAGMA query_only = ON")
+            if file_version(self.location, self.look) is None:
+                raise no_database(self.location)
         except BaseException:
             self.close()
             raise
 
-    def _check(self) -> None:
-        self.rows("PRAGMA query_only = ON", {})
-        tables = {row["name"] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'", {})}
-        if not tables:
-            raise no_database(self.location)
-        version = self.rows(f"SELECT version_num FROM {VERSION_TABLE}", {}) if VERSION_TABLE in tables else []
-        check_version(self.location, tables, version[0]["version_num"] if version else None)
-
-    def rows(self, sql: str, values: Mapping[str, Any]) -> list[Row]:
+    def look(self, sql: str, values: Mapping[str, Any] = NOTHING) -> Iterator[Row]:
         with faults_of(self.location):
-            return [dict(row) for row in self._connection.execute(sql, dict(values))]
+            for row in self._connection.execute(sql, dict(values)):
+                yield dict(row)
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _text(stored: bytes) -> str:
+    """Text as SQLite keeps it, which need be none: anyone may have written the file."""
+    return stored.decode("utf-8", "replace")
 
 
 def _mode(path: Path) -> str:
@@ -296,11 +296,15 @@ def _mode(path: Path) -> str:
     return "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
 
 
-def open_reader(location: str | Path | None) -> Reader:
-    """For questions only. None means TUNER_DB, else the default path. Raises UserError where there is nothing to read."""
+def open_reader(location: str | Path | None, say: Callable[[str], None] = keep_silent) -> Reader:
+    """For questions only. None means TUNER_DB, else the default path. say: is told on closing what was left out of the answers. Raises
+    UserError where there is nothing to read."""
     found = resolve(location)
     if isinstance(found, Path):
-        return FileReader(found)
-    from db.store import open_store
+        reader: Reader = FileReader(found)
+    else:
+        from db.store import open_store
 
-    return open_store(found, create=False)
+        reader = open_store(found, create=False)
+    reader.tell(say)
+    return reader

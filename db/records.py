@@ -36,6 +36,7 @@ RunStatus = Literal["running", "finished", "interrupted"]
 TIMED: tuple[Status, ...] = ("ok", "slow")
 SCHEDULES_OWN: tuple[Status, ...] = ("wrong_answer", "unstable", "refused", "out_of_resources", "faulted")
 REMEMBERED: tuple[Status, ...] = (*TIMED, "compiled", "duplicate", *SCHEDULES_OWN)  # may answer in place of another attempt
+ROUNDING = 1e-9  # of what was computed from numbers, and is checked against them
 
 
 def is_moments(status: str) -> bool:
@@ -176,6 +177,14 @@ class Finalist:
     hot_l2_us: float | None = None
     eager_us: float | None = None
 
+    def __post_init__(self) -> None:
+        others = tuple(us for us in (self.hot_l2_us, self.eager_us) if us is not None)
+        numbers = (self.ratio, self.ratio_low, self.ratio_high, self.median_us, self.library_us, *others)
+        if not all(math.isfinite(number) and number > 0 for number in numbers):
+            raise ValueError(f"ratios and times {numbers}: not all above 0 and finite")
+        if self.rank < 1 or not self.ratio_low * (1 - ROUNDING) <= self.ratio <= self.ratio_high * (1 + ROUNDING):
+            raise ValueError(f"rank {self.rank}, ratio {self.ratio} in an interval from {self.ratio_low} to {self.ratio_high}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
@@ -196,16 +205,19 @@ class RunInfo:
 class BestAnswer:
     """What is known to be best for exactly one problem.
 
-    measured: False where schedules were only ranked and compiled; the record is then the model's first choice and has no time.
-    finalist: its place beside the library, None where no finals were held. ties: schedules too close to tell apart from it.
-    stale: the kernel's source has changed since.
+    measured: False where schedules were only ranked and compiled; the record is then the least prediction of its model and has no time.
+    finalist, finals_run: its place beside the library in the finals of that run, None where it was in none. ties: schedules too close to
+    tell apart from it. stale: the kernel's source has changed since. differs: in what the environment that it was measured in differs from
+    this machine's, in words; empty where it does not, or where the GPU is not here.
     """
 
     record: Record
     measured: bool
     finalist: Finalist | None = None
+    finals_run: int | None = None
     ties: tuple[Schedule, ...] = ()
     stale: bool = False
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +236,7 @@ class Landscape:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """How much there is. shapes: (gpu, MxNxK) -> attempts."""
+    """How much there is. shapes: (gpu, `Problem.text`) -> attempts."""
 
     runs: Mapping[str, int]
     trials: Mapping[str, int]

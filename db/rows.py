@@ -1,18 +1,24 @@
-"""Between nouns and rows. Columns are named after fields and axes, so that no list of them is copied; types are the schema's."""
+"""Between nouns and rows. Columns are named after fields and axes, so that no list of them is copied; types are the schema's.
+
+Rows come here typed, by `damage.typed`; what remains to be refused is what no column shows on its own, such as a success without a time.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+from db.damage import Row, damaged_row, written
 from db.records import Environment, Estimated, Finalist, Landscape, Measurement, Record, RunInfo
+from search_spaces.errors import UserError
+from search_spaces.plain_text import visible
 from search_spaces.problem import Problem
 from search_spaces.schedule import AXES, Schedule, Tile
 
-Row = Mapping[str, Any]
+Noun = TypeVar("Noun")
 
 
 def _names(noun: type) -> tuple[str, ...]:
@@ -24,6 +30,7 @@ SCHEDULE_COLUMNS = ("family", *AXES)
 ENVIRONMENT_COLUMNS = _names(Environment)
 MEASUREMENT_COLUMNS = _names(Measurement)
 FINALIST_COLUMNS = _names(Finalist)
+RUN_COLUMNS = _names(RunInfo)
 _ESTIMATE_FIELDS = _names(Estimated)
 _TILE_COLUMNS = tuple(f"{level}_{axis}" for level in ("warp", "mma") for axis in "mnk")
 _OWN_COLUMNS = ("gpu", "kernel_hash", "protocol", "strategy", "model")
@@ -43,16 +50,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def read_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
 def problem_row(problem: Problem) -> dict[str, Any]:
     return {name: getattr(problem, name) for name in PROBLEM_COLUMNS}
 
 
 def environment_row(environment: Environment) -> dict[str, Any]:
-    return {name: getattr(environment, name) for name in ENVIRONMENT_COLUMNS}
+    return written({name: getattr(environment, name) for name in ENVIRONMENT_COLUMNS})
 
 
 def finalist_row(finalist: Finalist) -> dict[str, Any]:
@@ -69,11 +72,18 @@ def trial_row(record: Record) -> dict[str, Any]:
     row |= {name: getattr(record.measurement, name) for name in MEASUREMENT_COLUMNS}
     row["predicted_terms"] = json.dumps(dict(record.estimate.terms))
     row["samples_us"] = json.dumps(list(record.measurement.samples_us))
-    return row
+    return written(row)
+
+
+def _made(noun: Callable[..., Noun], table: str, row: Row, values: Mapping[str, Any]) -> Noun:
+    try:
+        return noun(**values)
+    except (UserError, ValueError) as error:
+        raise damaged_row(table, row, f"it is no {noun.__name__} ({visible(str(error))})") from None
 
 
 def read_problem(row: Row) -> Problem:
-    return Problem(**{name: row[name] for name in PROBLEM_COLUMNS})
+    return _made(Problem, "trial", row, {name: row[name] for name in PROBLEM_COLUMNS})
 
 
 def read_schedule(row: Row) -> Schedule:
@@ -81,52 +91,44 @@ def read_schedule(row: Row) -> Schedule:
 
 
 def read_measurement(row: Row) -> Measurement:
-    values = {name: row[name] for name in MEASUREMENT_COLUMNS}
-    return Measurement(**(values | {"samples_us": tuple(json.loads(values["samples_us"]))}))
+    return _made(Measurement, "trial", row, {name: row[name] for name in MEASUREMENT_COLUMNS})
 
 
 def read_finalist(row: Row) -> Finalist:
-    values = {name: row[name] for name in FINALIST_COLUMNS}
-    return Finalist(**(values | {"tied": bool(values["tied"]), "winner": bool(values["winner"])}))
+    return _made(Finalist, "finalist", row, {name: row[name] for name in FINALIST_COLUMNS})
 
 
 def read_run(row: Row) -> RunInfo:
-    times = {name: read_time(row[name]) for name in ("started", "finished")}
-    return RunInfo(id=row["id"], request=row["request"], status=row["status"], **times)  # type: ignore[arg-type]
+    return RunInfo(**{name: row[name] for name in RUN_COLUMNS})
+
+
+def read_environment(row: Row, prefix: str = "") -> Environment:
+    return Environment(**{name: row[f"{prefix}{name}"] for name in ENVIRONMENT_COLUMNS})
 
 
 def read_landscape(rows: Sequence[Row]) -> Landscape:
     """From timed trials of one problem in one place, oldest first, with columns as `read_record` takes them."""
     newest = rows[-1]
-    recorded = read_time(newest["recorded"])
-    assert recorded is not None  # the schema says so
     return Landscape(
         problem=read_problem(newest),
-        environment=_read_environment(newest),
+        environment=read_environment(newest, "environment_"),
         protocol=newest["protocol"],
         median_us={read_schedule(row): row["median_us"] for row in rows},
-        recorded=recorded,
+        recorded=newest["recorded"],
     )
-
-
-def _read_environment(row: Row) -> Environment:
-    return Environment(**{name: row[f"environment_{name}"] for name in ENVIRONMENT_COLUMNS})
 
 
 def read_record(row: Row) -> Record:
     """From a trial's columns, `trial_id`, and its environment's columns with `environment_` before their names."""
     tiles = [row[name] for name in _TILE_COLUMNS]
-    estimate = {name: row[f"predicted_{name}"] for name in _ESTIMATE_FIELDS}
     return Record(
         problem=read_problem(row),
         schedule=read_schedule(row),
         warp_tile=Tile(*tiles[:3]),
         mma_tile=Tile(*tiles[3:]),
-        estimate=Estimated(**(estimate | {"terms": json.loads(estimate["terms"])})),
-        environment=_read_environment(row),
+        estimate=Estimated(**{name: row[f"predicted_{name}"] for name in _ESTIMATE_FIELDS}),
+        environment=read_environment(row, "environment_"),
         measurement=read_measurement(row),
         trial_id=row["trial_id"],
-        run_id=row["run_id"],
-        recorded=read_time(row["recorded"]),
-        **{name: row[name] for name in _OWN_COLUMNS},
+        **{name: row[name] for name in (*_STORE_COLUMNS, *_OWN_COLUMNS)},
     )

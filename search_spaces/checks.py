@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from search_spaces.hardware import Hardware
-from search_spaces.lowering import Lowering, loads_by_tma, stores_by_tma
+from search_spaces.lowering import Lowering, has_whole_chunks, loads_by_tma
 from search_spaces.problem import Problem
 from search_spaces.ringed import RingRules, ringed
 from search_spaces.streaming import streams
@@ -39,20 +39,21 @@ class Facts:
 
     @property
     def ring_rules(self) -> RingRules:
-        return RingRules(self.table, self.problem, stores_by_tma(self.problem))
+        return RingRules(self.table, self.problem, has_whole_chunks(self.problem))
 
 
 @dataclass(frozen=True)
 class Check:
     """What each row needs against what there is. `ok` says which rows pass; left out, those that need no more than the limit.
 
-    `sentence` is a format string over `need`, `limit`, `gpu` and the names of the schedule's axes.
+    `sentence` is a format string over `need`, `limit`, `gpu`, `family`, the names of the schedule's axes, and `axis`: that one's name.
     """
 
     sentence: str
     need: ArrayLike
     limit: ArrayLike
     ok: NDArray[np.bool_] | None = None
+    axis: NDArray[np.int64] | int = 0  # which one the sentence is about, by its place in AXES
 
     def passes(self) -> NDArray[np.bool_]:
         """Broadcasts to the rows."""

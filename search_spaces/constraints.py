@@ -13,19 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.checks import Check, Constraint, Facts
-from search_spaces.lowering import FMA, TCGEN05, WGMMA, cdiv
+from search_spaces.counting import product
+from search_spaces.families import family
+from search_spaces.lowering import CHUNK_BYTES, FMA, TCGEN05, WGMMA, asynchronous, cdiv, has_whole_chunks, stores_by_tma
 from search_spaces.occupancy import WARP_THREADS, occupancy
 from search_spaces.problem import ACCUMULATOR_BYTES
 from search_spaces.ring_checks import RING_CHECKS
 from search_spaces.ringed import launched_warps
-from search_spaces.schedule import UNORDERED
-from search_spaces.streaming import MOST_ROWS, column_sharing
+from search_spaces.schedule import AXES, UNORDERED
+from search_spaces.streaming import MOST_LOADS, MOST_ROWS, column_sharing
+from search_spaces.table import Column
 
-LEAST_TILE = 16  # tl.dot pads smaller M and N to the instruction, and takes no K below 16 for 16-bit types
+LEAST_DOT_K = 16  # of 16-bit types; M and N count from 1, and are filled up to the instruction (Triton 3.6 to 3.9)
+SHORT_TILE = 16  # a tile below has MMA tiles that are filled up
 MAX_TILE_ELEMENTS = 2**20  # Triton's limit on the elements of one tensor
 MAX_TMA_BOX = 256  # elements along one edge of a TMA box
 TMA_ALIGNMENT_BYTES = 16
-MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
+TMA_OFFSETS = 2**31  # elements that the 32-bit offsets of a tile of C reach, where TMA loads and pointers store
+MAX_COORDINATE = 2**31  # where a tile ends
+MAX_COUNTED = 2**30  # tiles, splits and steps that the kernels count
+MAX_GRID_Y = 65535
 TENSOR_MEMORY_COLUMNS = 512
 SHORT_EXTENT = 128  # rows that do not fill two of wgmma's 64-row instructions
 
@@ -38,8 +45,23 @@ def constraint(function: Callable[[Facts], Check]) -> Callable[[Facts], Check]:
     return function
 
 
-def _is_power_of_two(column: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _is_power_of_two(column: Column) -> NDArray[np.bool_]:
     return np.asarray((column > 0) & (column & (column - 1) == 0))
+
+
+@constraint
+def family_axes(f: Facts) -> Check:
+    """An axis that the family does not have stands at the value that means "not used"."""
+    named, need, limit = (np.zeros(1, dtype=np.int64) for _ in range(3))
+    for place, (axis, (_, unused)) in reversed(list(enumerate(AXES.items()))):
+        having = [name for name in f.table.families if axis in family(name).axes]
+        column = f.table.columns[axis]
+        if len(having) < len(f.table.families) and (column != unused).any():
+            strange = (column != unused) & ~f.table.is_family(having)
+            named = np.where(strange, place, named)
+            need, limit = np.where(strange, column, need), np.where(strange, unused, limit)
+    sentence = "family {family} has no axis {axis}; it stands at {need}, unused is {limit}"
+    return Check(sentence, need, limit, ok=need == limit, axis=named)
 
 
 @constraint
@@ -54,18 +76,16 @@ def power_of_two_tile(f: Facts) -> Check:
 
 @constraint
 def least_tile(f: Facts) -> Check:
-    """tl.dot takes no edge below 16 for 16-bit types; smaller problems are padded."""
-    edge = np.minimum(np.minimum(f.table.cta_m, f.table.cta_n), f.table.cta_k)
-    return Check("a tile edge of {need} is below the {limit} that tl.dot takes", edge, LEAST_TILE, ok=(edge >= LEAST_TILE) | f.stream)
+    """tl.dot takes no K below 16 for 16-bit types; a short M or N is filled up to the instruction."""
+    sentence = "cta_k={need} is below the {limit} that tl.dot takes of 16-bit types"
+    return Check(sentence, f.table.cta_k, LEAST_DOT_K, ok=(f.table.cta_k >= LEAST_DOT_K) | f.stream)
 
 
 @constraint
 def tile_elements(f: Facts) -> Check:
     """Triton limits the elements of one tensor."""
     t = f.table
-    largest = np.maximum(
-        np.maximum(t.cta_m.astype(np.int64) * t.cta_k, t.cta_n.astype(np.int64) * t.cta_k), t.cta_m.astype(np.int64) * t.cta_n
-    )
+    largest = np.maximum(np.maximum(t.cta_m, t.cta_n) * t.cta_k, t.cta_m * t.cta_n)
     return Check("a tile of {need} elements is over Triton's limit of {limit}", largest, MAX_TILE_ELEMENTS)
 
 
@@ -110,8 +130,9 @@ def warp_tile(f: Facts) -> Check:
     """The warp tile divides the CTA tile and holds at least one MMA: otherwise warps repeat each other's work."""
     low, grouped = f.lowering, (f.lowering.mma_version == WGMMA) | (f.lowering.mma_version == TCGEN05)
     rows = np.where(grouped, 16, low.mma_m)  # of a 64-row instruction, each warp of the group holds 16
-    most = np.maximum(f.table.cta_m // rows, 1) * np.maximum(f.table.cta_n // low.mma_n, 1)
-    fits = (low.warps_m * rows <= f.table.cta_m) & (low.warps_n * low.mma_n <= f.table.cta_n)
+    along_m, along_n = np.maximum(f.table.cta_m // rows, 1), np.maximum(f.table.cta_n // low.mma_n, 1)
+    most = along_m * along_n
+    fits = (low.warps_m <= along_m) & (low.warps_n <= along_n)
     sentence = "{need} warps for a {cta_m}x{cta_n} tile, which has MMA tiles for {limit}"
     return Check(sentence, f.table.warps, most, ok=fits | (low.mma_version == FMA))
 
@@ -128,7 +149,7 @@ def cta_registers(f: Facts) -> Check:
     """All threads of a CTA together find their registers in one SM."""
     least = np.minimum(f.lowering.accumulators_per_thread + 24, f.hardware.max_registers_per_thread)
     sentence = "a CTA needs at least {need} registers, an SM of {gpu} has {limit}"
-    return Check(sentence, least.astype(np.int64) * f.table.warps * WARP_THREADS, f.hardware.registers_per_sm)
+    return Check(sentence, least * f.table.warps * WARP_THREADS, f.hardware.registers_per_sm)
 
 
 @constraint
@@ -187,18 +208,47 @@ def tma_box(f: Facts) -> Check:
 
 @constraint
 def tma_box_bytes(f: Facts) -> Check:
-    """The innermost edge of a TMA box is a multiple of 16 bytes."""
-    edge = np.minimum(np.minimum(f.table.cta_m, f.table.cta_n // f.table.epilogue_subtile), f.table.cta_k) * f.problem.element_bytes
-    return Check("a TMA box row of {need} B is under the {limit} B that one copy moves", edge, 16, ok=~f.tma | (edge >= 16))
+    """The innermost edge of a TMA box of A or B is a multiple of 16 bytes."""
+    t, swapped = f.table, f.table.swap_ab == 1
+    p = f.problem  # the kernels take a dense column for a row
+    a_edge = np.where(p.a_transposed and p.lda > 1, np.where(swapped, t.cta_n, t.cta_m), t.cta_k)
+    b_edge = np.where(p.b_transposed and p.ldb > 1, t.cta_k, np.where(swapped, t.cta_m, t.cta_n))
+    row = np.minimum(a_edge, b_edge) * p.element_bytes
+    return Check("a TMA box row of {need} B is under the {limit} B that one copy moves", row, CHUNK_BYTES, ok=~f.tma | (row >= CHUNK_BYTES))
+
+
+@constraint
+def tma_row_offsets(f: Facts) -> Check:
+    """Where TMA loads and C leaves through pointers, a tile's rows of C lie within 32-bit offsets."""
+    t, p = f.table, f.problem
+    apart = np.where((t.split_k > 1) & (t.fused_reduction == 0), p.n, p.ldc)
+    reach = apart * np.where(t.swap_ab == 1, t.cta_n, t.cta_m) + p.n
+    whole = np.where(f.ring, has_whole_chunks(p), stores_by_tma(t, p))
+    by_pointers = f.tma & ~(whole & (t.split_k == 1) & (t.stream_k == 0))
+    sentence = "the rows of C that a tile has span {need} elements, 32-bit offsets reach {limit}"
+    return Check(sentence, reach, TMA_OFFSETS, ok=~by_pointers | (reach <= TMA_OFFSETS))
+
+
+@constraint
+def tile_coordinates(f: Facts) -> Check:
+    """The last tile ends within 32-bit coordinates."""
+    low, t = f.lowering, f.table
+    ends = [low.m + t.cta_m, low.n + t.cta_n, f.problem.k + product(t.cta_k, t.split_k)]
+    sentence = "the last tile may end at {need}, coordinates reach {limit}"
+    return Check(sentence, np.maximum.reduce(np.broadcast_arrays(*ends)), MAX_COORDINATE)
+
+
+@constraint
+def counted_tiles(f: Facts) -> Check:
+    """Tiles, times splits, are counted in 32 bits."""
+    return Check("{need} tiles and splits are over the {limit} that are counted", product(f.lowering.tiles, f.table.split_k), MAX_COUNTED)
 
 
 @constraint
 def grid(f: Facts) -> Check:
-    """The grid has at most 2^31 - 1 tiles along x and 65535 splits along y."""
-    tiles_fit = f.lowering.tiles <= MAX_GRID_X
-    need = np.where(tiles_fit, f.table.split_k, f.lowering.tiles)
-    limit = np.where(tiles_fit, MAX_GRID_Y, MAX_GRID_X)
-    return Check("needs {need} CTAs along one axis of the grid, the driver takes {limit}", need, limit)
+    """Where splits lie along the grid's second axis, it has at most 65535."""
+    sentence = "needs {need} CTAs along the second axis of the grid, the driver takes {limit}"
+    return Check(sentence, f.table.split_k, MAX_GRID_Y, ok=f.tma | (f.table.split_k <= MAX_GRID_Y))
 
 
 @constraint
@@ -215,19 +265,19 @@ def split_k_steps(f: Facts) -> Check:
 @constraint
 def workspace(f: Facts) -> Check:
     """The matrices and the fp32 parts of tiles under split-K and stream-K fit the GPU's memory."""
-    tile_elements = f.table.cta_m.astype(np.int64) * f.table.cta_n
-    parts = np.where(f.table.split_k > 1, f.lowering.tiles * f.table.split_k, 0)
+    parts = np.where(f.table.split_k > 1, product(f.lowering.tiles, f.table.split_k), 0)
     slots = 2 * f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
     parts = np.where(f.table.stream_k == 1, slots, parts)
-    need = f.problem.buffer_bytes + parts * tile_elements * ACCUMULATOR_BYTES + f.table.pad * f.problem.packed_bytes
+    part_bytes = product(parts, f.table.cta_m, f.table.cta_n, ACCUMULATOR_BYTES)
+    need = product(f.problem.buffer_bytes) + part_bytes + product(f.table.pad, f.problem.packed_bytes)
     return Check("needs {need} B of device memory, {gpu} has {limit} B", need, f.hardware.memory_bytes)
 
 
 @constraint
 def idle_rows(f: Facts) -> Check:
     """Half the tile does not already cover all of M or N, where the instruction has a smaller one."""
-    least_m = np.where((f.hardware.compute_capability[0] in (9, 10)) & (f.tma | (f.table.cta_m >= 128)), 64, LEAST_TILE)
-    least_m, least_n = np.where(f.stream, 1, least_m), np.where(f.stream, 1, LEAST_TILE)
+    least_m = np.where((f.hardware.compute_capability[0] in (9, 10, 11)) & (f.tma | (f.table.cta_m >= 128)), 64, SHORT_TILE)
+    least_m, least_n = np.where(f.stream, 1, least_m), np.where(f.stream, 1, SHORT_TILE)
     wide_m = (f.table.cta_m // 2 >= f.lowering.m) & (f.table.cta_m > least_m)
     wide_n = (f.table.cta_n // 2 >= f.lowering.n) & (f.table.cta_n > least_n)
     need = np.where(wide_m, f.table.cta_m, f.table.cta_n)
@@ -249,9 +299,9 @@ def pipeline_depth(f: Facts) -> Check:
 @constraint
 def same_kernel_stages(f: Facts) -> Check:
     """Where loads are not asynchronous, stages change nothing: the smallest stands for all."""
-    asynchronous = f.lowering.buffers > 1
+    along_m, along_n = asynchronous(f.table, f.problem, f.hardware)
     sentence = "stages={need} is the same kernel as stages={limit}: these loads are too narrow to be asynchronous"
-    return Check(sentence, f.table.stages, 2, ok=asynchronous | (f.table.stages <= 2))
+    return Check(sentence, f.table.stages, 2, ok=along_m | along_n | (f.table.stages <= 2) | f.stream)
 
 
 @constraint
@@ -272,7 +322,7 @@ def same_raster(f: Facts) -> Check:
 def same_persistent_grid(f: Facts) -> Check:
     """A persistent grid that gives each CTA one tile is the plain grid; flatten needs tiles to fuse."""
     slots = f.table.persistent_ctas_per_sm * int(f.hardware.need("sms"))
-    work = f.lowering.tiles * f.table.split_k
+    work = product(f.lowering.tiles, f.table.split_k)
     persistent = f.table.persistent_ctas_per_sm > 0
     ok = np.where(persistent, work > slots, f.table.flatten == 0) | (f.table.stream_k == 1)
     return Check("{limit} tiles for {need} persistent CTAs: the plain grid without flatten is the same", slots, work, ok=ok)
@@ -326,10 +376,18 @@ def same_stream_k(f: Facts) -> Check:
 
 
 @constraint
+def stream_k_counted(f: Facts) -> Check:
+    """The K steps of all tiles, which stream-K shares out, are counted in 32 bits."""
+    steps = product(f.lowering.tiles, cdiv(f.problem.k, f.table.cta_k))
+    sentence = "{need} K steps of all tiles are over the {limit} that stream_k counts"
+    return Check(sentence, steps, MAX_COUNTED, ok=(f.table.stream_k == 0) | (steps <= MAX_COUNTED))
+
+
+@constraint
 def stream_k_steps(f: Facts) -> Check:
     """A CTA's share of the K steps fills its pipeline."""
     slots = np.maximum(f.table.persistent_ctas_per_sm * int(f.hardware.need("sms")), 1)
-    share = f.lowering.tiles * f.lowering.k_steps // slots
+    share = product(f.lowering.tiles, f.lowering.k_steps) // slots
     least = np.maximum(f.table.stages, 2)
     sentence = "stream_k leaves {limit} K steps to a CTA, {need} are needed to fill {stages} stages"
     return Check(sentence, least, share, ok=(f.table.stream_k == 0) | (share >= least))
@@ -360,13 +418,26 @@ def stream_rows(f: Facts) -> Check:
 
 @constraint
 def stream_step(f: Facts) -> Check:
-    """A K step is whole loads of all of a CTA's threads, at most 16 of them a thread, and parts are added in the same launch."""
-    least = column_sharing(f.table, f.problem)[1]
-    loads = f.table.cta_k // np.maximum(least, 1) * np.maximum(f.table.cta_n * least // (f.table.warps * 256), 1)
-    whole = (f.table.cta_k % np.maximum(least, 1) == 0) & (f.table.cta_k >= least) & (loads <= 16)
-    ok = ~f.stream | (whole & ((f.table.split_k == 1) | (f.table.fused_reduction == 1)))
-    sentence = "a K step of {need}, {limit} loaded at once: a multiple, 16 loads a thread at most; split_k={split_k} needs fused_reduction"
-    return Check(sentence, f.table.cta_k, least, ok=ok)
+    """A K step of a family that streams B is whole loads of all the threads of a CTA that share a column."""
+    least = np.maximum(column_sharing(f.table, f.problem)[1], 1)
+    ok = ~f.stream | ((f.table.cta_k % least == 0) & (f.table.cta_k >= least))
+    return Check("a K step of {need} is no multiple of the {limit} elements along K that are loaded at once", f.table.cta_k, least, ok=ok)
+
+
+@constraint
+def stream_loads(f: Facts) -> Check:
+    """It is at most 16 loads a thread, which are unrolled."""
+    least = np.maximum(column_sharing(f.table, f.problem)[1], 1)
+    loads = f.table.cta_k // least * np.maximum(f.table.cta_n * least // (f.table.warps * 256), 1)
+    sentence = "a K step takes {need} loads a thread, {limit} are unrolled at most"
+    return Check(sentence, loads, MOST_LOADS, ok=~f.stream | (loads <= MOST_LOADS))
+
+
+@constraint
+def stream_splits(f: Facts) -> Check:
+    """It adds its splits in the same launch."""
+    sentence = "split_k={split_k} with fused_reduction={need}: this family adds its splits in the same launch, fused_reduction={limit}"
+    return Check(sentence, f.table.fused_reduction, 1, ok=~f.stream | (f.table.split_k == 1) | (f.table.fused_reduction >= 1))
 
 
 for check in RING_CHECKS:

@@ -12,6 +12,8 @@ from pathlib import Path
 from search_spaces.errors import UserError
 from search_spaces.gpu_format import parse_document, parse_gpu
 from search_spaces.hardware import Hardware
+from search_spaces.plain_text import shown, visible
+from search_spaces.text_files import named, read_text_file
 
 SLICE_SM_SHARE = 0.95  # an A100's widest MIG slice has 98 of its 108 SMs
 SLICE_MEMORY_SHARE = 0.75  # a MIG slice has half of the memory at most, or all of it; ECC takes up to a tenth of a full card's
@@ -20,6 +22,20 @@ MIG_DEVICE = re.compile(r"(?P<card>.+) MIG (?:\d+c\.)?\d+g\.\d+gb\S*")
 SLICE_NAME = re.compile(r"(?P<card>.+)-mig-(?P<sms>[1-9]\d*)sm-(?P<gib>[1-9]\d*)gib")
 PATH_ENDINGS = (".yaml", ".yml")
 NEAREST = 3
+NEAR = 0.8  # of difflib's likeness: a slip of the fingers, not another chip's name
+HOW_FILE = (
+    "FILE.yaml with compute_capability, sms, peak_clock_mhz, memory_gib, dram_gb_per_second and peak_tflops describes another NVIDIA GPU"
+)
+# names of chips that no file can describe: the kernels are compiled for NVIDIA's compute capabilities
+OTHER_VENDORS = {
+    "AMD": re.compile(r"amd.*|(instinct)?mi\d{2,3}[a-z]?|instinct.*|gfx[0-9a-f]+|radeon.*|(rx|w)\d{4}(xtx?|gre|m)?|vega.*|strixhalo"),
+    "Intel": re.compile(
+        r"intel.*|arc.*|a(310|380|580|750|770)m?|b(570|580)|gaudi.*|habana.*|(datacenter)?(gpu)?max1\d{3}|pvc|pontevecchio"
+    ),
+    "Google": re.compile(r"(google)?(cloud)?tpu.*"),
+    "Apple": re.compile(r"apple.*|m[1-9](pro|max|ultra)?"),
+}
+ONE_NAME = ((8, 7),)  # compute capabilities whose modules, of 4 to 16 SMs, all have one driver's name, and no MIG
 DRIVER = "reported by the driver"
 SHARED_BY_MEMORY = ("dram_bytes_per_second", "l2_bytes")
 
@@ -47,13 +63,21 @@ def resolve_alias(text: str) -> str:
     """The name of the GPU that a name, an alias or a driver's name stands for; case, brand, spaces, `-` and `_` do not matter."""
     if text in gpu_names():
         return text
-    found = _spellings().get(_plain(text))
+    plain = _plain(text)
+    found = _spellings().get(plain)
     if found is None:
-        close = difflib.get_close_matches(_plain(text), _spellings(), n=2 * NEAREST, cutoff=0.5)
-        nearest = list(dict.fromkeys(_spellings()[spelling] for spelling in close))[:NEAREST]
-        hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
-        raise UserError(f"no gpu named {text!r}; {hint}`tuner gpus` lists all, and FILE.yaml describes another")
+        raise UserError(f"no gpu named {shown(text)}; {_hint(plain[:100])}`tuner gpus` lists all, and {HOW_FILE}")
     return found
+
+
+def _hint(plain: str) -> str:
+    """What the name may have been meant for: another vendor's chip, or the GPUs whose names are a slip away."""
+    for vendor, names in OTHER_VENDORS.items():
+        if names.fullmatch(plain):
+            return f"it is a name of {vendor}'s, and kernels are compiled for NVIDIA GPUs only; "
+    close = difflib.get_close_matches(plain, _spellings(), n=2 * NEAREST, cutoff=NEAR)
+    nearest = list(dict.fromkeys(_spellings()[spelling] for spelling in close))[:NEAREST]
+    return f"nearest: {', '.join(nearest)}; " if nearest else ""
 
 
 def aliases(name: str) -> tuple[str, ...]:
@@ -63,11 +87,30 @@ def aliases(name: str) -> tuple[str, ...]:
 
 def match_device(driver_name: str, *, sms: int, memory_bytes: int, compute_capability: tuple[int, int]) -> Hardware | None:
     """The GPU whose file names this device exactly, as `on_device` makes it; None where none does."""
-    for name in gpu_names():
-        found = on_device(_load(name), driver_name, sms=sms, memory_bytes=memory_bytes, compute_capability=compute_capability)
+    for hardware in readable_gpus()[0]:
+        found = on_device(hardware, driver_name, sms=sms, memory_bytes=memory_bytes, compute_capability=compute_capability)
         if found is not None:
             return found
     return None
+
+
+def readable_gpus() -> tuple[list[Hardware], list[str]]:
+    """Every GPU whose file can be read, and a sentence for each whose file cannot: one bad file takes nothing from the others."""
+    found, faults = [], []
+    for name in gpu_names():
+        try:
+            found.append(_load(name))
+        except UserError as error:
+            faults.append(str(error))
+    return found, faults
+
+
+def unnamed_device(hardware: Hardware, driver_name: str) -> str | None:
+    """The sentence that says why nothing is measured on the device present, where the GPU's file names no device at all."""
+    if hardware.device_names:
+        return None
+    line = f"device_names: [{visible(driver_name)}]"
+    return f"nothing is measured: the file of {hardware.name} names no device; add the line `{line}` to it to measure on the one present"
 
 
 def on_device(hardware: Hardware, driver_name: str, *, sms: int, memory_bytes: int, compute_capability: tuple[int, int]) -> Hardware | None:
@@ -80,7 +123,7 @@ def on_device(hardware: Hardware, driver_name: str, *, sms: int, memory_bytes: i
     if (mig["card"] if mig else driver_name) not in hardware.device_names or compute_capability != hardware.compute_capability:
         return None
     share = sms / hardware.sms if hardware.sms else 1.0
-    if share > 1 / SLICE_SM_SHARE:
+    if share > 1 / SLICE_SM_SHARE or (share < SLICE_SM_SHARE and compute_capability in ONE_NAME):
         return None  # another part under the same name
     if mig or share < SLICE_SM_SHARE or memory_bytes < SLICE_MEMORY_SHARE * hardware.memory_bytes:
         return _slice(hardware, sms=sms, memory_bytes=memory_bytes, origin=DRIVER)
@@ -115,24 +158,24 @@ def _load(name: str) -> Hardware:
 
 
 def _packaged(name: str) -> str:
-    return resources.files("search_spaces").joinpath("gpus", f"{name}.yaml").read_text(encoding="utf-8")
+    with resources.as_file(resources.files("search_spaces").joinpath("gpus", f"{name}.yaml")) as path:
+        return read_text_file(path, "the gpu file", "reinstall the package")
 
 
 def _load_path(path: Path) -> Hardware:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read the gpu file {path}: {reason}; give a YAML file, or a name that `tuner gpus` lists") from None
-    return parse_gpu(path.stem, str(path), text)
+    text = read_text_file(path, "the gpu file", "give a YAML file, or a name that `tuner gpus` lists")
+    return parse_gpu(named(path.stem), named(path), text)
 
 
 @cache
 def _spellings() -> dict[str, str]:
-    """Plain spelling -> name, of every name, alias and driver's name."""
+    """Plain spelling -> name, of every name, alias and driver's name. A file that cannot be read has its name alone."""
     found = {}
     for name in gpu_names():
-        document = parse_document(f"{name}.yaml", _packaged(name))
+        try:
+            document = parse_document(f"{name}.yaml", _packaged(name))
+        except UserError:
+            document = {}
         for spelling in (name, *document.get("aliases", ()), *document.get("device_names", ())):
             found[_plain(spelling)] = name
     return found

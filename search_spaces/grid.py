@@ -4,7 +4,7 @@ their combinations, not once for each schedule."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,9 @@ class ScheduleGrid(ScheduleTable):
 
     def take(self, rows: NDArray[Any] | slice) -> ScheduleTable:
         """These rows, no longer as a grid."""
-        shape = self.shape
-        family = np.broadcast_to(self.family, shape).reshape(-1)[rows]
-        return ScheduleTable(
-            self.families, family, {axis: np.broadcast_to(column, shape).reshape(-1)[rows] for axis, column in self.columns.items()}
-        )
+        numbers = np.arange(len(self))[rows] if isinstance(rows, slice) or rows.dtype == bool else rows
+        family, *columns = values_at([self.family, *self.columns.values()], self.shape, numbers)
+        return ScheduleTable(self.families, family, dict(zip(self.columns, columns, strict=True)))
 
     def schedule(self, row: int) -> Schedule:
         places = np.unravel_index(row, self.shape)
@@ -46,5 +44,26 @@ class ScheduleGrid(ScheduleTable):
         columns = {}
         for place, (axis, (_, unused)) in enumerate(AXES.items()):
             along = [-1 if dimension == place else 1 for dimension in range(len(AXES))]
-            columns[axis] = np.array(axes.get(axis, (unused,)), dtype=np.int32).reshape(along)
-        return ScheduleGrid((family,), np.zeros([1] * len(AXES), dtype=np.int32), columns)
+            columns[axis] = np.array(axes.get(axis, (unused,)), dtype=np.int64).reshape(along)
+        return ScheduleGrid((family,), np.zeros([1] * len(AXES), dtype=np.int64), columns)
+
+
+def values_at(columns: Iterable[NDArray[Any]], shape: tuple[int, ...], rows: NDArray[np.intp]) -> list[NDArray[Any]]:
+    """What these rows of a table of this shape have in columns that broadcast to it, without making the others."""
+    places = np.unravel_index(rows, shape)
+    index: dict[tuple[int, ...], NDArray[np.intp]] = {}
+    found = []
+    for column in columns:
+        sizes = (1,) * (len(shape) - column.ndim) + column.shape
+        if sizes not in index:
+            index[sizes] = _index(places, sizes, len(rows))
+        found.append(column.reshape(-1)[index[sizes]])
+    return found
+
+
+def _index(places: Sequence[NDArray[np.intp]], sizes: tuple[int, ...], count: int) -> NDArray[np.intp]:
+    index = np.zeros(count, dtype=np.intp)
+    for size, place in zip(sizes, places, strict=True):
+        if size > 1:
+            index = index * size + place
+    return index

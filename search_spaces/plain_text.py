@@ -32,8 +32,9 @@ def whole_number(text: str, what: str, *, least: int = 0, most: int = LARGEST, h
 
 def shown(text: object, *, quotes: bool = True) -> str:
     """A wrong text as a sentence may repeat it: escaped, and cut where it is long."""
-    plain = visible(str(text)).replace("\n", "\\n").replace("\t", "\\t")
-    cut = plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}... ({len(plain)} characters)"
+    whole = str(text)
+    plain = visible(whole[: SHOWN + 1]).replace("\n", "\\n").replace("\t", "\\t")  # of millions of characters the first are enough
+    cut = plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}... ({len(whole)} characters)"
     return f"'{cut}'" if quotes else cut
 
 

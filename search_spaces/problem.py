@@ -7,11 +7,14 @@ import re
 from dataclasses import dataclass, replace
 
 from search_spaces.errors import UserError
+from search_spaces.plain_text import shown, whole_number
 
 DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 ACCUMULATOR_BYTES = 4  # every family accumulates in fp32
 LAYOUTS = ("nn", "nt", "tn", "tt")
 MAX_EXTENT = 2**31 - 1  # tile coordinates are 32-bit on the device
+MAX_LEADING_DIMENSION = 2**40  # elements: a row further from the next than that is in no memory
+MAX_ALIGNMENT_BYTES = 2**30
 POINTER_ALIGNMENT_BYTES = 16  # what torch's allocator gives at least, and the widest load needs
 
 
@@ -51,9 +54,12 @@ class Problem:
             given = getattr(self, name)
             if given and given < least:
                 raise UserError(f"{name} = {given} is less than the {least} elements of a row; leave it out or give at least {least}")
+            if given > MAX_LEADING_DIMENSION:
+                raise UserError(f"{name} = {given} is over the {MAX_LEADING_DIMENSION} elements that rows may be apart; give less")
             object.__setattr__(self, name, given or max(least, 1))
-        if self.alignment_bytes < self.element_bytes or self.alignment_bytes & (self.alignment_bytes - 1):
-            raise UserError(f"alignment of {self.alignment_bytes} bytes: give a power of two of at least {self.element_bytes}")
+        least, bytes_ = self.element_bytes, self.alignment_bytes
+        if not least <= bytes_ <= MAX_ALIGNMENT_BYTES or bytes_ & (bytes_ - 1):
+            raise UserError(f"alignment of {bytes_} bytes: give a power of two of at least {least} and at most {MAX_ALIGNMENT_BYTES}")
 
     @property
     def a_transposed(self) -> bool:
@@ -132,11 +138,24 @@ class Problem:
     def shape(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
 
+    @property
+    def text(self) -> str:
+        """All that tells this problem from others, such as `64x4096x4096 bf16 nt` or `8x512x100 fp16 -> fp32 nn, lda 104, aligned to 32 B`;
+        what stands at its default is left out."""
+        dense = {"lda": self.a_columns, "ldb": self.b_columns, "ldc": self.n}
+        remarks = [f"{name} {getattr(self, name)}" for name, columns in dense.items() if getattr(self, name) != max(columns, 1)]
+        remarks += [f"aligned to {self.alignment_bytes} B"] if self.alignment_bytes != POINTER_ALIGNMENT_BYTES else []
+        types = self.dtype if self.out_dtype == self.dtype else f"{self.dtype} -> {self.out_dtype}"
+        return ", ".join([f"{self.shape} {types} {self.layout}", *remarks])
+
 
 def parse_shape(text: str) -> tuple[int, int, int]:
     """`4096x4096x4096` -> (4096, 4096, 4096), M x N x K."""
-    match = re.fullmatch(r"\s*(-?\d+)[xX](-?\d+)[xX](-?\d+)\s*", text)
-    if not match:
-        raise UserError(f"shape {text!r} is not MxNxK; for example 4096x4096x4096")
-    m, n, k = (int(part) for part in match.groups())
+    words = re.split("[xX]", text.strip())
+    if len(words) != 3:
+        raise UserError(f"shape {shown(text)} is not MxNxK; for example 4096x4096x4096")
+    m, n, k = (
+        whole_number(word, f"{name} of shape {shown(text)}", most=MAX_EXTENT, how="give MxNxK, such as 4096x4096x4096")
+        for name, word in zip("MNK", words, strict=True)
+    )
     return m, n, k

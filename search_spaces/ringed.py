@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.counting import product
 from search_spaces.families import families
 from search_spaces.occupancy import WARP_THREADS
 from search_spaces.problem import Problem
@@ -32,7 +33,7 @@ def ringed(table: ScheduleTable) -> NDArray[np.bool_]:
 
 def launched_warps(table: ScheduleTable) -> Column:
     """Warps of a CTA, with those that only load."""
-    return np.asarray(table.warps + PRODUCER_WARPS * ringed(table), dtype=np.int32)
+    return np.asarray(table.warps + PRODUCER_WARPS * ringed(table), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,17 @@ class RingRules:
     def widest(self) -> Column:
         """Columns of a tile's first part: the greatest power of two in it."""
         n = np.maximum(self.table.cta_n, 1)
-        return np.asarray(1 << np.floor(np.log2(n)).astype(np.int32), dtype=np.int32)
+        return np.asarray(1 << np.floor(np.log2(n)).astype(np.int64), dtype=np.int64)
 
     @property
     def rest(self) -> Column:
         """Columns of its second part; 0 where there is none."""
-        return np.asarray(self.table.cta_n - self.widest, dtype=np.int32)
+        return np.asarray(self.table.cta_n - self.widest, dtype=np.int64)
 
     @property
     def slice_width(self) -> Column:
         """Columns of a slice of C of the first part. The second is one slice."""
-        return np.asarray(self.widest // np.maximum(self.table.epilogue_subtile, 1), dtype=np.int32)
+        return np.asarray(self.widest // np.maximum(self.table.epilogue_subtile, 1), dtype=np.int64)
 
     @property
     def warps_n(self) -> Column:
@@ -65,7 +66,7 @@ class RingRules:
 
     @property
     def warps_m(self) -> Column:
-        return np.asarray(self.table.warps // np.maximum(self.table.consumers, 1) // self.warps_n, dtype=np.int32)
+        return np.asarray(self.table.warps // np.maximum(self.table.consumers, 1) // self.warps_n, dtype=np.int64)
 
     @property
     def derived_n(self) -> Column:
@@ -74,19 +75,19 @@ class RingRules:
 
     @property
     def instruction_n(self) -> Column:
-        return np.where(self.table.instruction_n > 0, self.table.instruction_n, self.derived_n).astype(np.int32)
+        return np.where(self.table.instruction_n > 0, self.table.instruction_n, self.derived_n).astype(np.int64)
 
     @property
     def accumulators(self) -> Column:
         t = self.table
-        return np.asarray(t.cta_m * t.cta_n * t.consumers // np.maximum(WARP_THREADS * t.warps, 1), dtype=np.int32)
+        return np.asarray(t.cta_m * t.cta_n * t.consumers // np.maximum(WARP_THREADS * t.warps, 1), dtype=np.int64)
 
     @property
     def held(self) -> Column:
         """Registers of a consumer's thread for tiles; with flatten also for the finished one, two of whose 16-bit values share one."""
         whole = (self.problem.out_bytes == 4) | (self.table.split_k > 1)
         finished = np.where(whole, self.accumulators + 8, self.accumulators // 2)
-        return np.asarray(self.accumulators + self.table.flatten * finished, dtype=np.int32)
+        return np.asarray(self.accumulators + self.table.flatten * finished, dtype=np.int64)
 
     @property
     def store_bytes(self) -> NDArray[np.int64]:
@@ -94,12 +95,12 @@ class RingRules:
         t = self.table
         columns = np.where(t.epilogue_subtile > 2, 2, 1) * self.slice_width + self.rest
         by_tma = (t.split_k == 1) & self.tma_store
-        return np.where(by_tma, t.consumers.astype(np.int64) * t.cta_m * columns * self.problem.out_bytes, 0)
+        return np.where(by_tma, product(t.consumers, t.cta_m, columns, self.problem.out_bytes), 0)
 
     @property
     def operand_bytes(self) -> NDArray[np.int64]:
         t = self.table
-        return np.asarray(t.stages.astype(np.int64) * t.cta_k * (t.cta_m + t.cta_n) * RING_OPERAND_BYTES)
+        return product(t.stages, t.cta_k, t.cta_m + t.cta_n, RING_OPERAND_BYTES)
 
     @property
     def shared_memory_bytes(self) -> NDArray[np.int64]:
@@ -113,18 +114,18 @@ class RingRules:
     def launch_registers(self, ctas: Column) -> Column:
         """Registers a thread that a CTA is launched with, where so many share an SM."""
         threads = WARP_THREADS * (self.table.warps + PRODUCER_WARPS) * np.maximum(ctas, 1)
-        return np.asarray(np.minimum(SM_REGISTERS // threads // 8 * 8, MOST_REGISTERS), dtype=np.int32)
+        return np.asarray(np.minimum(SM_REGISTERS // threads // 8 * 8, MOST_REGISTERS), dtype=np.int64)
 
     def consumer_registers(self, ctas: Column) -> Column:
         """What a consumer's thread has when the producer's warps have given back what they do not need."""
         t = self.table
         kept = np.where(t.producer_registers > 0, t.producer_registers, LEAST_REGISTERS)
         launched = self.launch_registers(ctas) * (t.warps + PRODUCER_WARPS)
-        return np.asarray(np.minimum((launched - PRODUCER_WARPS * kept) // np.maximum(t.warps, 1) // 8 * 8, MOST_REGISTERS), dtype=np.int32)
+        return np.asarray(np.minimum((launched - PRODUCER_WARPS * kept) // np.maximum(t.warps, 1) // 8 * 8, MOST_REGISTERS), dtype=np.int64)
 
     def least_launch_registers(self) -> Column:
         """Below, ptxas spills before the registers are handed over."""
-        return np.asarray(self.instruction_n // 2 + 26, dtype=np.int32)
+        return np.asarray(self.instruction_n // 2 + 26, dtype=np.int64)
 
     @property
     def ctas(self) -> Column:
@@ -137,7 +138,7 @@ class RingRules:
             bytes_each = self.operand_bytes + self.store_bytes + CTA_BYTES
             found = np.where(registers & (ctas * bytes_each <= SM_SHARED_BYTES), ctas, found)
         persistent = self.table.persistent_ctas_per_sm
-        return np.where(persistent > 0, persistent, found).astype(np.int32)
+        return np.where(persistent > 0, persistent, found).astype(np.int64)
 
 
 def lowered_ring(rules: RingRules) -> dict[str, NDArray[np.int64]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from search_spaces.errors import UserError
+from search_spaces.plain_text import shown, whole_number
 
+LARGEST_VALUE = 2**20  # of any axis: more than any constraint lets through
 UNORDERED = 2  # of `fused_reduction`: parts are added as they come, and bits may differ from run to run
 
 # axis -> (letter in the short text of a schedule, value that means "not used")
@@ -33,6 +34,7 @@ AXES: Mapping[str, tuple[str, int]] = {
     "producer_registers": ("h", 0),
     "swizzle_bytes": ("z", 0),
 }
+ALWAYS = ("cta_m", "cta_n", "cta_k", "warps", "stages")  # axes that every schedule names: none of their values means "not used"
 
 
 class Tile(NamedTuple):
@@ -88,27 +90,44 @@ class Schedule:
     producer_registers: int = 0
     swizzle_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        """Here, whoever makes a schedule: a larger value would wrap in what is computed from it."""
+        for axis in AXES:
+            value = getattr(self, axis)
+            if type(value) is not int or not 0 <= value <= LARGEST_VALUE:
+                what = f"{axis} of a schedule of family {shown(self.family)}"
+                raise UserError(f"{what} is {shown(value, quotes=False)}; give a whole number from 0 to {LARGEST_VALUE}")
+
     @property
     def cta(self) -> Tile:
         return Tile(self.cta_m, self.cta_n, self.cta_k)
 
     def __str__(self) -> str:
         """The short text that the command line prints and reads: `tma 128x256x64 w8 s3 g8 p1 f1`; axes that are not used are left out."""
-        used = (f"{letter}{getattr(self, axis)}" for axis, (letter, unused) in AXES.items() if letter and getattr(self, axis) != unused)
-        return " ".join((self.family, str(self.cta), *used))
+        words = (f"{letter}{getattr(self, axis)}" for axis, (letter, _) in AXES.items() if letter and self._is_shown(axis))
+        return " ".join((self.family, str(self.cta), *words))
+
+    def _is_shown(self, axis: str) -> bool:
+        return axis in ALWAYS or getattr(self, axis) != AXES[axis][1]
 
 
 def parse_schedule(text: str) -> Schedule:
     """The schedule whose short text this is."""
-    family, _, rest = text.strip().partition(" ")
-    words = rest.split()
-    tile = re.fullmatch(r"(\d+)x(\d+)x(\d+)", words[0]) if words else None
-    if not tile:
-        raise UserError(f"schedule {text!r} does not begin with a family and a CTA tile; for example 'tma 128x256x64 w8 s3 g8'")
-    values = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.groups()), strict=True))
+    family, *words = text.split() or [""]
+    tile = words[0].split("x") if words else []
+    if len(tile) != 3:
+        raise UserError(f"schedule {shown(text)} does not begin with a family and a CTA tile; for example 'tma 128x256x64 w8 s3 g8'")
+    values = {axis: _value(text, axis, word) for axis, word in zip(("cta_m", "cta_n", "cta_k"), tile, strict=True)}
     axis_of = {letter: axis for axis, (letter, _) in AXES.items() if letter}
     for word in words[1:]:
-        if word[0] not in axis_of or not word[1:].isdigit():
-            raise UserError(f"schedule word {word!r} is not a letter of {', '.join(axis_of)} and a number")
-        values[axis_of[word[0]]] = int(word[1:])
+        axis = axis_of.get(word[0], "")
+        if not axis:
+            raise UserError(f"schedule word {shown(word)} is not a letter of {', '.join(axis_of)} and a number")
+        if axis in values:
+            raise UserError(f"schedule {shown(text)} gives {word[0]}, {axis}, twice; give it once")
+        values[axis] = _value(text, axis, word[1:])
     return Schedule(family=family, **values)
+
+
+def _value(text: str, axis: str, word: str) -> int:
+    return whole_number(word, f"{axis} of schedule {shown(text)}", most=LARGEST_VALUE)

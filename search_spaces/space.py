@@ -13,15 +13,14 @@ from search_spaces.checks import Check, Constraint, Facts
 from search_spaces.constraints import CONSTRAINTS
 from search_spaces.errors import UserError, did_you_mean
 from search_spaces.families import family
-from search_spaces.grid import ScheduleGrid
+from search_spaces.grid import ScheduleGrid, values_at
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import Lowering, lower
 from search_spaces.problem import Problem
-from search_spaces.schedule import AXES, Schedule
+from search_spaces.schedule import ALWAYS, AXES, LARGEST_VALUE, Schedule
 from search_spaces.space_files import change_axes, parse_axes, parse_axis_option, read_space
 from search_spaces.table import ScheduleTable
 
-LARGEST_VALUE = 2**20  # of any axis: more than any constraint lets through, and the product of three of them fits 64 bits
 MOST_SCHEDULES = 2**63 - 1  # that can be counted, and so sampled
 
 
@@ -44,7 +43,7 @@ class Space:
                 wrong = [value for value in values if not 0 <= value <= LARGEST_VALUE]
                 if wrong:
                     raise UserError(f"space {self.name}: {family_name}.{axis} is {wrong[0]}; give whole numbers from 0 to {LARGEST_VALUE}")
-            missing = [axis for axis in known if AXES[axis][1] == 0 and AXES[axis][0] in ("", "w", "s") and axis not in axes]
+            missing = [axis for axis in known if axis in ALWAYS and axis not in axes]
             if missing:
                 raise UserError(f"space {self.name}: family {family_name} gives no values for {missing[0]}")
 
@@ -111,10 +110,10 @@ def _boxes(axes: Mapping[str, Sequence[int]], most: int) -> Iterator[Mapping[str
 
 
 def _numbered(name: str, axes: Mapping[str, Sequence[int]], numbers: NDArray[np.int64]) -> ScheduleTable:
-    values = [np.array(axes.get(axis, (unused,)), dtype=np.int32) for axis, (_, unused) in AXES.items()]
+    values = [np.array(axes.get(axis, (unused,)), dtype=np.int64) for axis, (_, unused) in AXES.items()]
     places = np.unravel_index(numbers, [len(column) for column in values])
     columns = {axis: column[place] for axis, column, place in zip(AXES, values, places, strict=True)}
-    return ScheduleTable((name,), np.zeros(len(numbers), dtype=np.int32), columns)
+    return ScheduleTable((name,), np.zeros(len(numbers), dtype=np.int64), columns)
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Pruning:
         counts = ", ".join(f"{item.constraint} {item.count}" for item in self.fallen)
         nearest = self.fallen[-1]
         raise UserError(
-            f"no schedule of {self.enumerated} can run {problem.shape} {problem.dtype} {problem.layout} on {hardware.name} ({counts}); "
+            f"no schedule of {self.enumerated} can run {problem.text} on {hardware.name} ({counts}); "
             f"the nearest miss is '{nearest.example}': {nearest.sentence}; widen the space with --space"
         )
 
@@ -205,12 +204,15 @@ def _describe(rule: Constraint, check: Check, falls: NDArray[np.bool_], count: i
     schedule = facts.table.schedule(row)
     values = {axis: getattr(schedule, axis) for axis in AXES}
     numbers = {"need": np.broadcast_to(need, falls.shape)[place], "limit": np.broadcast_to(limit, falls.shape)[place]}
-    sentence = check.sentence.format(**numbers, gpu=facts.hardware.name, **values)
+    axis = tuple(AXES)[int(np.broadcast_to(check.axis, falls.shape)[place])]
+    names = {"gpu": facts.hardware.name, "family": schedule.family, "axis": axis}
+    sentence = check.sentence.format(**numbers, **names, **values)
     return Fallen(rule.name, rule.reason, count, schedule, sentence, float(distance[nearest]))
 
 
 def _take(lowering: Lowering, shape: tuple[int, ...], rows: NDArray[np.intp]) -> Lowering:
-    return Lowering(**{name: np.broadcast_to(column, shape).reshape(-1)[rows] for name, column in vars(lowering).items()})
+    columns = vars(lowering)
+    return Lowering(**dict(zip(columns, values_at(columns.values(), shape, rows), strict=True)))
 
 
 def load_space(name_or_path: str) -> Space:

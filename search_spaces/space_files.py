@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import yaml
-
 from search_spaces.errors import UserError, did_you_mean
-from search_spaces.families import families
-from search_spaces.schedule import AXES
+from search_spaces.families import families, family_faults
+from search_spaces.plain_text import shown, whole_number
+from search_spaces.schedule import AXES, LARGEST_VALUE
+from search_spaces.text_files import named, read_text_file
+from search_spaces.yaml_text import read_yaml
 
 Axes = Mapping[str, Mapping[str, tuple[int, ...]]]  # family -> axis -> values
 
 ALL, BASE = "all", "base"
+LEFT_OUT = ("off", "no", "false")  # words for a family that is left out
 HOW = "give a number, a list of numbers, or {add: [..], remove: [..]}"
 HOW_FILE = f"give family: {{axis: [values]}}, with {BASE}: a space's name to change that one, and {ALL}: for every family"
 HOW_AXIS = "give axis=64,128 for these values, axis=+32 for one more, axis=-3 for one less, and family.axis for one family only"
@@ -44,13 +46,7 @@ def read_space(name_or_path: str) -> tuple[str, Axes]:
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
         return name_or_path, _named(name_or_path, ", or a YAML file")
-    if not path.is_file():
-        raise UserError(f"no space file {name_or_path}; {HOW_FILE}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"space file {name_or_path} cannot be read: {error}") from None
-    return path.stem, parse_axes(path.stem, text)
+    return named(path.stem), parse_axes(named(path.stem), read_text_file(path, "the space file", HOW_FILE))
 
 
 def _named(name: str, otherwise: str = "") -> Axes:
@@ -61,23 +57,20 @@ def _named(name: str, otherwise: str = "") -> Axes:
 
 def parse_axes(name: str, text: str) -> Axes:
     """What a space file says."""
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"space {name} is not YAML: {str(error).splitlines()[0]}") from None
+    content = read_yaml(f"space {name}", text)
     if not isinstance(content, dict) or not content:
         raise UserError(f"space {name} is not a mapping; {HOW_FILE}")
     base = content.pop(BASE, None)
     start = _named(str(base)) if base is not None else {}
-    left_out = [family for family, axes in content.items() if axes is False]
+    left_out = [family for family, axes in content.items() if _is_off(axes)]
     for family in left_out:
         if family not in start:
-            raise UserError(f"space {name}: {family!r} cannot be left out; {_based_on(base, start)}{did_you_mean(family, start)}")
+            raise UserError(f"space {name}: {shown(family)} cannot be left out; {_based_on(base, start)}{did_you_mean(family, start)}")
     kept = {family: axes for family, axes in start.items() if family not in left_out}
     changes = [
         _parse_change(name, family, axis, values)
         for family, axes in content.items()
-        if axes is not False
+        if family not in left_out
         for axis, values in _mapping(name, family, axes).items()
     ]
     new: Axes = {change.family: {} for change in changes if change.family not in (ALL, *kept)}
@@ -86,42 +79,56 @@ def parse_axes(name: str, text: str) -> Axes:
     return change_axes(name, {**kept, **new}, changes)
 
 
+def _is_off(axes: object) -> bool:
+    return axes is False or (isinstance(axes, str) and axes.lower() in LEFT_OUT)
+
+
 def _based_on(base: object, start: Axes) -> str:
     return f"{base} has {', '.join(start)}" if base is not None else f"there is no {BASE} to leave it out of"
 
 
-def _mapping(name: str, family: object, axes: object) -> dict[object, object]:
+def _mapping(name: str, family: str, axes: object) -> dict[str, object]:
     if not isinstance(axes, dict):
-        raise UserError(f"space {name} is not a mapping of axes at {family!r}, but {axes!r}; {HOW_FILE}, or family: off to leave one out")
-    if family not in (ALL, *families()):
-        known = (*families(), ALL, BASE)
-        raise UserError(f"space {name}: no family named {family!r}; known: {', '.join(families())}{did_you_mean(family, known)}")
+        what = f"space {name} is not a mapping of axes at {shown(family)}, but {shown(axes, quotes=isinstance(axes, str))}"
+        raise UserError(f"{what}; {HOW_FILE}, or family: off to leave one out")
+    _check_family(f"space {name}", family, (*families(), ALL, BASE))
     return axes
 
 
-def _parse_change(name: str, family: str, axis: object, values: object) -> AxisChange:
-    where = f"space {name}: {family}.{axis}"
+def _check_family(where: str, family: str, known: Sequence[str]) -> None:
+    if family in family_faults():
+        raise UserError(f"{where}: {family_faults()[family]}")
+    if family not in (ALL, *families()):
+        raise UserError(f"{where}: no family named {shown(family)}; known: {', '.join(families())}{did_you_mean(family, known)}")
+
+
+def _parse_change(name: str, family: str, axis: str, values: object) -> AxisChange:
     if axis not in AXES:
         raise UserError(f"space {name}: {_no_axis(family, axis)}")
+    where = f"space {name}: {family}.{axis}"
     if not isinstance(values, dict):
-        return AxisChange(family=family, axis=str(axis), only=_numbers(where, values))
+        return AxisChange(family=family, axis=axis, only=_numbers(where, values))
     if not values or set(values) - {"add", "remove"}:
-        raise UserError(f"{where} is {values}; {HOW}")
-    return AxisChange(family=family, axis=str(axis), **{str(key): _numbers(where, value) for key, value in values.items()})
+        raise UserError(f"{where} is {shown(values, quotes=False)}; {HOW}")
+    return AxisChange(family=family, axis=axis, **{key: _numbers(where, value) for key, value in values.items()})
 
 
 def _numbers(where: str, values: object) -> tuple[int, ...]:
     listed = values if isinstance(values, list) else [values]
-    if not listed or not all(isinstance(value, int) and not isinstance(value, bool) for value in listed):
-        raise UserError(f"{where} is {listed}; give a list of whole numbers")
-    return tuple(dict.fromkeys(listed))
+    numbers = [value for value in listed if isinstance(value, int) and not isinstance(value, bool)]
+    if not numbers or len(numbers) < len(listed):
+        raise UserError(f"{where} is {shown(listed, quotes=False)}; give a list of whole numbers")
+    wrong = [value for value in numbers if not 0 <= value <= LARGEST_VALUE]
+    if wrong:
+        raise UserError(f"{where} is {wrong[0]}; give whole numbers from 0 to {LARGEST_VALUE}")
+    return tuple(dict.fromkeys(numbers))
 
 
-def _no_axis(family: str, axis: object) -> str:
+def _no_axis(family: str, axis: str) -> str:
     if family == ALL:
-        return f"no family has an axis {axis!r}; known: {', '.join(AXES)}{did_you_mean(axis, AXES)}"
+        return f"no family has an axis {shown(axis)}; known: {', '.join(AXES)}{did_you_mean(axis, AXES)}"
     known = families()[family].axes
-    return f"family {family} has no axis {axis!r}; it has {', '.join(known)}{did_you_mean(axis, known)}"
+    return f"family {family} has no axis {shown(axis)}; it has {', '.join(known)}{did_you_mean(axis, known)}"
 
 
 def change_axes(name: str, axes: Axes, changes: Iterable[AxisChange]) -> Axes:
@@ -163,17 +170,18 @@ def parse_axis_option(text: str) -> AxisChange:
     """`cta_m=64,128`, `stages=4`, `group_m=+32`, `split_k=-3,-5`, `tma.stages=4`."""
     match = re.fullmatch(r"(?:(\w+)\.)?(\w+)=(.+)", text.strip())
     if not match:
-        raise UserError(f"--axis {text!r} is no axis and its values; {HOW_AXIS}")
-    family, axis = match[1] or ALL, match[2]
+        raise UserError(f"--axis {shown(text)} is no axis and its values; {HOW_AXIS}")
+    where, family, axis = f"--axis {shown(text)}", match[1] or ALL, match[2]
     words = [word.strip() for word in match[3].split(",")]
-    if not all(re.fullmatch(r"[+-]?\d+", word) for word in words) or len({word[0] in "+-" for word in words}) > 1:
-        raise UserError(f"--axis {text!r}: {match[3]!r} is neither numbers nor numbers that all have a sign; {HOW_AXIS}")
-    if family not in (ALL, *families()):
-        raise UserError(f"--axis {text!r}: no family named {family!r}; known: {', '.join(families())}{did_you_mean(family, families())}")
+    if not all(re.fullmatch(r"[+-]?[0-9]+", word) for word in words) or len({word[0] in "+-" for word in words}) > 1:
+        raise UserError(f"{where}: {shown(match[3])} is neither numbers nor numbers that all have a sign; {HOW_AXIS}")
+    _check_family(where, family, tuple(families()))
     if axis not in AXES:
-        raise UserError(f"--axis {text!r}: {_no_axis(family, axis)}")
-    return AxisChange(family=family, axis=axis, only=_signed(words, ""), add=_signed(words, "+"), remove=_signed(words, "-"))
+        raise UserError(f"{where}: {_no_axis(family, axis)}")
+    numbers = {sign: _signed(f"{where}: {axis}", words, sign) for sign in ("", "+", "-")}
+    return AxisChange(family=family, axis=axis, only=numbers[""], add=numbers["+"], remove=numbers["-"])
 
 
-def _signed(words: Sequence[str], sign: str) -> tuple[int, ...]:
-    return tuple(int(word.lstrip("+-")) for word in words if (word[0] if word[0] in "+-" else "") == sign)
+def _signed(where: str, words: Sequence[str], sign: str) -> tuple[int, ...]:
+    chosen = [word.lstrip("+-") for word in words if (word[0] if word[0] in "+-" else "") == sign]
+    return tuple(whole_number(word, where, most=LARGEST_VALUE) for word in chosen)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from search_spaces.schedule import AXES, Schedule
 
-Column = NDArray[np.int32]
+Column = NDArray[np.int64]  # whatever it holds: products with the extents of a problem are far over 32 bits
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class ScheduleTable:
     def of(schedules: Sequence[Schedule]) -> ScheduleTable:
         families = tuple(dict.fromkeys(s.family for s in schedules))
         rows = [asdict(s) for s in schedules]
-        family = np.array([families.index(s.family) for s in schedules], dtype=np.int32)
-        return ScheduleTable(families, family, {axis: np.array([row[axis] for row in rows], dtype=np.int32) for axis in AXES})
+        family = np.array([families.index(s.family) for s in schedules], dtype=np.int64)
+        return ScheduleTable(families, family, {axis: np.array([row[axis] for row in rows], dtype=np.int64) for axis in AXES})
 
     @staticmethod
     def concatenate(tables: Sequence[ScheduleTable]) -> ScheduleTable:
         families = tuple(dict.fromkeys(name for table in tables for name in table.families))
-        recode = [np.array([families.index(name) for name in table.families], dtype=np.int32)[table.family] for table in tables]
+        recode = [np.array([families.index(name) for name in table.families], dtype=np.int64)[table.family] for table in tables]
         columns = {axis: np.concatenate([table.columns[axis] for table in tables]) for axis in AXES}
         return ScheduleTable(families, np.concatenate(recode), columns)

@@ -17,6 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ from what the code gives now")
+    parser.addoption("--fuzz", action="store_true", help="try ten times as many mutated inputs")
 
 
 def has_gpu() -> bool:

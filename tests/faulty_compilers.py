@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 import subprocess
@@ -16,9 +17,25 @@ class OutOfResources(Exception):
     """Named as Triton's own."""
 
 
+class CompilationError(Exception):
+    """Named as Triton's own."""
+
+
+class CompileTimeAssertionFailure(CompilationError):
+    """Named as Triton's own."""
+
+
 def good() -> dict[str, Any]:
     kernel = {"name": "k", "registers": 40, "spill_slots": 0, "shared_memory_bytes": 1024, "mma_instruction": "fma", "binary_hash": "h"}
     return {"status": "ok", "message": "", "kernels": [kernel]}
+
+
+def without_fault(job: dict[str, Any]) -> dict[str, Any]:
+    """At once, and to another binary for each schedule."""
+    answer = good()
+    answer["kernels"][0]["binary_hash"] = hashlib.sha256(str(sorted(job["schedule"].items())).encode()).hexdigest()
+    answer["cache_folders"] = []
+    return answer
 
 
 def by_stages(job: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +94,30 @@ def by_stages(job: dict[str, Any]) -> dict[str, Any]:
         case 20:
             if os.fork() == 0:  # holds the pipes open
                 time.sleep(600)
+        case 21:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        case 22:
+            raise OSError(errno.EMFILE, "Too many open files")
+        case 23:
+            raise RuntimeError("std::bad_alloc")
+        case 24:
+            os.kill(os.getpid(), signal.SIGBUS)
+        case 25:
+            import no_such_compiler  # noqa: F401
+        case 26:
+            os.write(2, b"loc(unknown): error: operation does not fit\n")
+            raise RuntimeError("PassManager::run failed")
+        case 27:
+            os.write(2, b"LLVM ERROR: IO failure on output stream: No space left on device\n")
+            os.abort()
+        case 28:
+            raise RuntimeError("PTXAS error: `ptxas` failed with error code -11\n`ptxas` stderr:\n")
+        case 29:
+            raise CompileTimeAssertionFailure("at 3:4:\n    tl.static_assert(BLOCK_M >= 16)\nBLOCK_M must be at least 16")
+        case 30:
+            if first_time(marks / "aborted-once"):
+                os.write(2, b"Assertion `lucky' failed.\n")
+                os.abort()
     return good()
 
 

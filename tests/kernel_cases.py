@@ -175,7 +175,7 @@ def pointer_cases() -> list[Case]:
         Case(schedule=tile, m=8, n=1, k=256),
         Case(schedule=tile, m=9, n=10, k=0),
         Case(schedule=f"{tile} k2", m=9, n=10, k=0),
-        Case(schedule=f"{tile} p1 e2 f1", m=33, n=40, k=48),  # axes that it does not have
+        Case(schedule=f"{tile} p1 e2 f1", m=33, n=40, k=48),  # axes that it does not have; it reads none, and pruning drops them
         Case(schedule=f"{tile} k2 r1", m=9, n=10, k=0),
         Case(schedule=f"{tile} k8 r1", m=24, n=24, k=80),
         Case(schedule=f"{tile} k8 r2", m=24, n=24, k=80),

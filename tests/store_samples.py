@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from db.records import Environment, Estimated, Finalist, Measurement, Record
+from db.store import Store
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, Tile
 
@@ -74,3 +75,17 @@ def finalist(trial_id: int, rank: int, ratio: float, *, tied: bool) -> Finalist:
         tied=tied,
         winner=rank == 1,
     )
+
+
+def run_with(store: Store, *records: Record, status: str = "finished") -> tuple[int, list[int]]:
+    run_id = store.begin_run(records[0].environment, "{}")
+    ids = [store.add(run_id, each) for each in records]
+    store.finish_run(run_id, status)
+    return run_id, ids
+
+
+def finals(store: Store, *records: Record, status: str = "finished") -> list[int]:
+    """A run whose records are its finalists in this order, the second one tied."""
+    run_id, ids = run_with(store, *records, status=status)
+    store.add_finalists(run_id, [finalist(trial_id, i + 1, 1.05 - i / 100, tied=i == 1) for i, trial_id in enumerate(ids)])
+    return ids

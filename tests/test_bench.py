@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import shutil
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 from cost_models.roofline import Roofline
 from db.records import Environment, Finalist
 from db.store import open_store
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 from search_spaces.gpu_files import load_gpu
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
@@ -181,11 +182,45 @@ def test_the_next_products_process_stands_by(tmp_path: Path, monkeypatch: pytest
     assert len(started) == 1
 
 
+def test_where_the_machine_lets_nothing_go_on_the_suite_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next product would fare no better; what is done is written."""
+
+    def rank(problem: Problem, *given: object) -> object:
+        if problem.m == 128:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return ranked(problem, *given)  # type: ignore[arg-type]
+
+    ranked = bench.rank
+    monkeypatch.setattr(bench, "rank", rank)
+    with pytest.raises(OSError, match="No space left"):
+        benchmark(tmp_path)
+
+
+def test_a_product_that_the_machine_failed_is_said_and_the_suite_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leftovers have a winner, and the command ends with the sentence and with 3."""
+    searched = bench.search
+
+    def search(request: Request, *given: object, **named: object) -> object:
+        result = searched(request, *given, **named)  # type: ignore[arg-type]
+        return replace(result, fault="2 of 4 candidates failed") if request.problem.m == 64 else result
+
+    monkeypatch.setattr(bench, "search", search)
+    monkeypatch.setattr(benching, "device_present", lambda: DEVICE)
+    monkeypatch.setattr(benching, "open_workshop", lambda: open_workshop(SETTINGS))
+    suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
+    suite.write_text(SUITE)
+    space.write_text(SPACE)
+    ran = CliRunner().invoke(app, ["bench", "--gpu", "h200", "--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db")])
+    assert isinstance(ran.exception, MachineFault)
+    assert str(ran.exception) == "64x128x256 bf16 nt: 2 of 4 candidates failed"
+    assert "geometric mean of 3 ratios" in ran.stdout
+
+
 GOOD = Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=3, group_m=1)
 
 
 def test_the_start_of_the_suite_is_not_in_the_first_products_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others' processes get ready beside the product before."""
+    """The others' processes get ready beside the product before. A search itself waits for its process where it first measures."""
     happened: list[str] = []
     wait, search = MeasuringProcess.wait_until_ready, bench.search
 
@@ -200,7 +235,7 @@ def test_the_start_of_the_suite_is_not_in_the_first_products_budget(tmp_path: Pa
     monkeypatch.setattr(MeasuringProcess, "wait_until_ready", waited)
     monkeypatch.setattr(bench, "search", searched)
     benchmark(tmp_path)
-    assert happened == ["ready", "64x128x256", "128x64x256"]
+    assert happened == ["ready", "64x128x256", "ready", "128x64x256", "ready"]
 
 
 def test_a_process_that_stood_by_measures(h200: Hardware, tmp_path: Path) -> None:
@@ -290,6 +325,51 @@ def test_the_table(golden: Callable[[str, str], None]) -> None:
     assert "no product was compared with cuBLAS" in bench_text(ROWS[3:], HERE)
 
 
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1+2", "'+1+2"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\\x0d=1"),
+        (" =1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-5", "-5"),
+        ("+1.5e3", "+1.5e3"),
+        ("a=b", "a=b"),
+        ("\x1b[2J", "\\x1b[2J"),
+    ],
+)
+def test_a_csv_file_holds_no_formula(name: str, cell: str) -> None:
+    """OWASP, CSV injection: what begins as a formula begins with an apostrophe instead."""
+    rows = (replace(ROWS[0], row=replace(ROWS[0].row, name=name, suite=name, source=name)),)
+    found = next(csv.DictReader(io.StringIO(bench_csv(rows), newline="")))
+    assert (found["name"], found["suite"], found["source"]) == (cell,) * 3
+    assert found["ratio"] == "1.21"
+
+
+def test_a_markdown_cell_keeps_its_table() -> None:
+    text = bench_markdown((replace(ROWS[0], row=replace(ROWS[0].row, suite="a|b\nc")),), HERE, "my\nsuite", "effort")
+    line = next(line for line in text.splitlines() if "1000x1000x1000" in line)
+    assert line.startswith("| a\\|b c | 1000x1000x1000 |")
+    assert text.startswith("Suite my suite: effort.")
+
+
+def test_what_is_over_the_roof_is_named() -> None:
+    """1000x1000x1000 takes 2 us at the peak. 1x1000x1000 is memory-bound here, where a cache may help."""
+    fast = BenchRow(row=row("a", 1000, 1000, 1000), stand=stand(1.5, 0.5))
+    memory = replace(stand(1.1, 0.5), roof=Roofline(flops=2e6, dram_bytes=8e6, peak_flops=1e15, bytes_per_second=4e12))
+    rows = (fast, BenchRow(row=row("a", 1, 1000, 1000), stand=memory))
+    text = bench_text(rows, HERE)
+    over = "over 100 % of the roofline, faster than the GPU's published peak: the time or the GPU's file is wrong: 1000x1000x1000 (400 %)\n"
+    assert over in text
+    assert summary(rows)["compared"] == 2
+    assert [found["ratio"] for found in csv.DictReader(io.StringIO(bench_csv(rows)))] == ["1.5", "1.1"]
+    assert "over 100 %" not in bench_text(ROWS, HERE)
+
+
 def test_only_some_of_the_products() -> None:
     rows = parse_suite("s", SUITE).rows
     assert [found.name for found in only(rows, "^small.*bf16")] == ["first"]
@@ -357,7 +437,7 @@ def test_the_command_writes_both_files_and_goes_on(tmp_path: Path, monkeypatch: 
     assert "geometric mean of 3 ratios: 1.100; 0 under 0.99" in text
     assert said.startswith("[2/2] 128x64x256 bf16 nt: ")
     table = (tmp_path / "results/mine.v1.md").read_text()
-    assert "Suite mine: at most 48 schedules and 30 s a product, chosen by auto until the estimated regret is under 1%.\n" in table
+    assert "Suite mine: at most 48 schedules and 30 s a product, chosen by auto until the estimated regret is under 1%. Taken with tuner " in table
     assert "device_name NVIDIA H200" in table
     assert sorted(file.name for file in output.parent.iterdir()) == ["mine.v1.csv", "mine.v1.md"]
     assert command(*given, "--only", "second")[0] == 0
@@ -379,6 +459,18 @@ def test_interrupting_leaves_what_is_done(tmp_path: Path, monkeypatch: pytest.Mo
     suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
     suite.write_text(SUITE)
     space.write_text(SPACE)
-    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "mine.csv").read_text())))
+    command("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "found"))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text())))
     assert [row["status"] for row in rows] == ["measured", "skipped", "measured"]
+
+
+def test_a_suite_is_not_written_over_by_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--suite mine.csv --output mine`: refused before anything is measured."""
+    monkeypatch.setattr(benching, "device_present", lambda: DEVICE)
+    suite, space = tmp_path / "mine.csv", tmp_path / "space.yaml"
+    suite.write_text(SUITE)
+    space.write_text(SPACE)
+    given = ("--suite", str(suite), "--space", str(space), "--db", str(tmp_path / "t.db"), "--output", str(tmp_path / "mine"))
+    code, text, said = command(*given)
+    assert (code, text, said) == (2, "", f"cannot write {suite}: this is made from it; name another file")
+    assert (suite.read_text(), {file.name for file in tmp_path.iterdir()}) == (SUITE, {"mine.csv", "space.yaml"})

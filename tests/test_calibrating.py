@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -299,7 +300,7 @@ def measured_with(budget_seconds: float, hardware: Hardware, monkeypatch: pytest
     wishes: list[SearchWish] = []
     said: list[str] = []
     monkeypatch.setattr(designing, "device_present", lambda: device("NVIDIA H200"))
-    monkeypatch.setattr(designing, "run_search", lambda wish, say, report: wishes.append(wish))
+    monkeypatch.setattr(designing, "run_search", lambda wish, say, report: wishes.append(wish) or SimpleNamespace(fault=""))
     designing.measure(hardware, None, budget_seconds, said.append, lambda progress: None)
     return wishes, said
 

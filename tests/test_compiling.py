@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from search_spaces.errors import MachineFault
 from search_spaces.gpu_files import load_gpu
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, parse_schedule
 from search_spaces.space import load_space
+from tuner import compile_server
 from tuner.compiling import Compiled, CompileJob, CompilePool, compiler_environment
 from tuner.ranking import rank
 from tuner.workbench import compile_job
@@ -50,10 +53,10 @@ def test_every_way_to_fail_costs_one_candidate(faulty: CompilePool) -> None:
         4: "crashed",
         5: "crashed",
         6: "compile_failed",
-        7: "compile_failed",
+        7: "machine_fault",
         8: "compile_failed",
         9: "out_of_resources",
-        10: "compile_failed",
+        10: "refused",
         12: "ok",
         13: "compile_failed",
     }
@@ -91,7 +94,7 @@ def test_a_file_that_another_compiler_moved_is_looked_for_again(faulty: CompileP
 
 def test_the_last_words_of_a_compiler_that_aborts_are_kept(faulty: CompilePool) -> None:
     found = outcomes(faulty, 16)[16]
-    assert found.status == "crashed"
+    assert found.status == "refused"  # it died of it twice, the second time with nothing beside it
     assert found.message == "the compiler died of SIGABRT: python: LinearLayout.cpp:12: Assertion `sane' failed."
     assert found.log.startswith("python: LinearLayout.cpp:12")
 
@@ -119,14 +122,64 @@ def test_limits_are_kept_while_nobody_reads(faulty: CompilePool) -> None:
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with CompilePool(1, 2.0, tmp_path, compile_function="no_such_module:f") as pool:
-        for stages in (1, 2):  # the second batch comes when all hope is gone
-            pool.submit([job(stages)])
-            ((_, compiled),) = pool.results()
-            assert compiled.status == "crashed"
-            assert compiled.message == (
-                "the compile server left 2 times without an answer, last with exit code 1:"
-                " ModuleNotFoundError: No module named 'no_such_module'"
-            )
+        pool.submit([job(1), job(2)])
+        with pytest.raises(MachineFault) as raised:
+            list(pool.results())
+    assert str(raised.value) == (
+        "nothing can be compiled: the compile server left 2 times without an answer, last with exit code 1:"
+        " ModuleNotFoundError: No module named 'no_such_module'; what was measured is stored, and the same command goes on from there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "status", "message"),
+    [
+        (21, "machine_fault", "OSError: [Errno 28] No space left on device"),
+        (22, "machine_fault", "OSError: [Errno 24] Too many open files"),
+        (23, "machine_fault", "RuntimeError: std::bad_alloc"),
+        (24, "machine_fault", "the compiler died of SIGBUS"),
+        (25, "machine_fault", "ModuleNotFoundError: No module named 'no_such_compiler'"),
+        (26, "refused", "RuntimeError: PassManager::run failed: loc(unknown): error: operation does not fit"),
+        (27, "machine_fault", "the compiler died of SIGABRT: LLVM ERROR: IO failure on output stream: No space left on device"),
+        (28, "crashed", "the assembler died of SIGSEGV"),
+        (29, "refused", "CompileTimeAssertionFailure: BLOCK_M must be at least 16"),
+    ],
+)
+def test_what_the_machine_lacks_is_not_the_schedule_s_doing(faulty: CompilePool, stages: int, status: str, message: str) -> None:
+    found = outcomes(faulty, stages)[stages]
+    assert (found.status, found.message) == (status, message)
+
+
+def test_one_that_aborts_once_and_then_compiles_is_good(faulty: CompilePool) -> None:
+    found = outcomes(faulty, 30)[30]
+    assert (found.status, found.alone) == ("ok", True)
+
+
+def test_without_room_on_the_disk_no_candidate_is_blamed(faulty: CompilePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tuner.compiling.tempfile.TemporaryFile", full)
+    with pytest.raises(MachineFault, match=f"the compilers cannot write to {tmp_path} .No space left on device.*set TMPDIR to another"):
+        outcomes(faulty, 21)
+
+
+def test_the_files_of_those_that_compile_lie_in_the_cache(tmp_path: Path) -> None:
+    """Whatever kills an assembler, its input is no longer there once the cache is gone."""
+    assert Path(compiler_environment(tmp_path / "cache")["TMPDIR"]).parent == tmp_path / "cache"
+
+
+def test_a_server_that_cannot_fork_says_so_of_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    server, answered = compile_server.Server(lambda job: {}, 2, 1.0), []
+    monkeypatch.setattr(os, "fork", no_more)
+    monkeypatch.setattr(server, "_answer", lambda job, seconds, answer: answered.append((job["id"], answer["status"], answer["message"])))
+    before = set(os.listdir("/proc/self/fd"))
+    server._fork({"id": 7}, alone=False)
+    assert answered == [(7, "machine_fault", "no compiler could be started: Resource temporarily unavailable")]
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_interpreter_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +306,7 @@ def test_too_many_warps_is_told_as_the_assembler_told_it(tmp_path: Path) -> None
     with CompilePool(1, 120.0, tmp_path) as pool:
         pool.submit([given])
         ((_, compiled),) = pool.results()
-    assert compiled.status == "compile_failed"
+    assert compiled.status == "refused"
     assert compiled.message.startswith("ptxas-registers: ptxas")
     assert "Insufficient registers (32)" in compiled.message
     assert "Traceback" in compiled.log
@@ -266,7 +319,7 @@ def test_a_tile_that_triton_refuses_is_told_in_its_words(tmp_path: Path) -> None
         pool.submit([given])
         ((_, compiled),) = pool.results()
         assert psutil.Process(pool.pid).num_threads() == 1  # a fork of more would be a gamble
-    assert compiled.status == "compile_failed"
+    assert compiled.status == "refused"
     assert compiled.message == "ValueError: numel (2097152) exceeds triton maximum tensor numel (1048576)"
 
 
@@ -288,6 +341,7 @@ def test_spills_are_counted_in_words(tmp_path: Path) -> None:
         ((_, compiled),) = pool.results()
     assert compiled.main.registers == 255
     assert compiled.main.spill_slots > 20
+    assert [(tmp_path / name).is_dir() for name in compiled.cache_folders] == [True]  # what a search removes when it is done with it
 
 
 def test_compiling_needs_no_torch(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
+from search_spaces.errors import MachineFault
+from tuner import cuda_driver
 from tuner import environment as machine
-from tuner.environment import DeviceInfo, code_version, device_present, environment, load_warnings
+from tuner.environment import (
+    DeviceInfo,
+    device_present,
+    environment,
+    load_warnings,
+    require_sound_driver,
+    why_no_device,
+)
 
 GIB = 2**30
 
@@ -23,11 +30,15 @@ class Driver:
     def __init__(self) -> None:
         self.names = {0: "NVIDIA H200", 1: "NVIDIA A100-SXM4-40GB", "slice": "NVIDIA A100-SXM4-40GB MIG 3g.20gb"}
         self.uuids = {0: "GPU-aaaa", 1: "GPU-bbbb", "slice": "MIG-cccc"}
+        self.count = 2
+        self.capability = (9, 0)
+        self.free: dict[Any, int] = {}
         self.mig = False
         self.sliced = True
         self.processes: list[int] = []
         self.busy = 0
-        self.silent: set[str] = set()
+        self.silent: set[str] = set()  # queries that are not supported
+        self.failing: dict[str, int] = {}  # queries that fail otherwise, and NVML's number for how
 
     def __getattr__(self, name: str) -> Any:
         return getattr(pynvml, name)  # constants and exceptions
@@ -35,14 +46,18 @@ class Driver:
     def refuse(self, name: str) -> None:
         if name in self.silent:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if name in self.failing:
+            raise pynvml.NVMLError(self.failing[name])
 
     def nvmlInit(self) -> None:
         self.refuse("nvmlInit")
 
     def nvmlDeviceGetCount(self) -> int:
-        return 2
+        self.refuse("nvmlDeviceGetCount")
+        return self.count
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        self.refuse("nvmlDeviceGetHandleByIndex")
         if index not in (0, 1):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return index
@@ -71,6 +86,12 @@ class Driver:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return 1
 
+    def nvmlDeviceGetGpuInstanceId(self, handle: Any) -> int:
+        return 3
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: Any) -> int:
+        return 0
+
     def nvmlDeviceGetAttributes(self, handle: Any) -> Any:
         if handle != "slice":
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -82,16 +103,19 @@ class Driver:
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]:
         self._whole(handle)
-        return (9, 0) if handle == 0 else (8, 0)
+        self.refuse("nvmlDeviceGetCudaComputeCapability")
+        return self.capability if handle == 0 else (8, 0)
 
     def nvmlDeviceGetNumGpuCores(self, handle: Any) -> int:
         self._whole(handle)
+        self.refuse("nvmlDeviceGetNumGpuCores")
         return 16896 if handle == 0 else 6912
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return 13000
 
     def nvmlSystemGetDriverVersion(self) -> str:
+        self.refuse("nvmlSystemGetDriverVersion")
         return "580.159.04"
 
     def nvmlDeviceGetName(self, handle: Any) -> str:
@@ -101,7 +125,9 @@ class Driver:
         return self.uuids[handle]
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
-        return SimpleNamespace(total={0: 140 * GIB, 1: 40 * GIB, "slice": 20 * GIB}[handle])
+        self.refuse("nvmlDeviceGetMemoryInfo")
+        total = {0: 140 * GIB, 1: 40 * GIB, "slice": 20 * GIB}[handle]
+        return SimpleNamespace(total=total, free=self.free.get(handle, total))
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: int) -> int:
         self._whole(handle)
@@ -127,6 +153,7 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver()
     monkeypatch.setattr(machine, "pynvml", made)
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-that-is-not-here.so")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     device_present.cache_clear()
     yield made
@@ -153,10 +180,24 @@ def test_a_card_is_described(driver: Driver) -> None:
         power_limit_w=700.0,
         others=0,
         busy_percent=0,
+        memory_free_bytes=140 * GIB,
     )
 
 
-@pytest.mark.parametrize(("visible", "name"), [("1", "A100"), ("1,0", "A100"), ("GPU-bbbb", "A100"), ("0", "H200"), (" 0 ,1", "H200")])
+@pytest.mark.parametrize(
+    ("visible", "name"),
+    [
+        ("GPU-b", "A100"),
+        ("GPU-BBBB", "A100"),
+        ("1,7", "A100"),
+        ("1gpu", "A100"),
+        ("1", "A100"),
+        ("1,0", "A100"),
+        ("GPU-bbbb", "A100"),
+        ("0", "H200"),
+        (" 0 ,1", "H200"),
+    ],
+)
 def test_the_first_visible_card_counts(driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str, name: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert name in present().name
@@ -168,12 +209,130 @@ def test_nothing_visible_is_no_gpu(driver: Driver, monkeypatch: pytest.MonkeyPat
     assert device_present() is None
 
 
+@pytest.mark.parametrize("visible", ["7", "0,0", "GPU-", "GPU-none", "MIG-cccc", ""])
+def test_what_hides_every_gpu_is_said(driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    """It may be meant so: whoever asks for a search without a GPU gets one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    words = f"no GPU is visible: CUDA_VISIBLE_DEVICES is '{visible}', which leaves none of the 2 GPUs that are present"
+    assert why_no_device() == words
+    require_sound_driver()
+
+
 def test_no_driver_is_no_gpu(driver: Driver) -> None:
     driver.silent = {"nvmlInit"}
     assert device_present() is None
 
 
-@pytest.mark.parametrize("visible", ["1", "GPU-bbbb", "MIG-cccc"])
+@pytest.mark.parametrize(
+    ("code", "reason", "is_fault"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no GPU is present", False),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no GPU is present, or its driver is not loaded", False),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "the NVIDIA driver in the kernel is of another version than its libraries", True),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "this user may not use the GPU that is present", True),
+        (pynvml.NVML_ERROR_UNKNOWN, "the NVIDIA driver does not answer (nvmlInit: Unknown Error)", True),
+        (pynvml.NVML_ERROR_TIMEOUT, "the NVIDIA driver does not answer (nvmlInit: Timeout)", True),
+    ],
+)
+def test_a_driver_that_is_not_ready_is_no_lack_of_a_gpu(driver: Driver, code: int, reason: str, is_fault: bool) -> None:
+    driver.failing = {"nvmlInit": code}
+    assert device_present() is None
+    assert why_no_device().startswith(reason)
+    if is_fault:
+        with pytest.raises(MachineFault, match=r"^cannot measure: .*; mend that, or leave measuring out with --no-measure$"):
+            require_sound_driver()
+    else:
+        require_sound_driver()
+
+
+def test_a_machine_without_cards_has_no_gpu(driver: Driver) -> None:
+    driver.count = 0
+    assert (device_present(), why_no_device()) == (None, "no GPU is present")
+    require_sound_driver()
+
+
+@pytest.mark.parametrize("query", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlSystemGetDriverVersion"])
+def test_a_gpu_that_the_driver_says_too_little_of_is_a_fault_that_names_the_query(driver: Driver, query: str) -> None:
+    driver.failing = {query: pynvml.NVML_ERROR_GPU_IS_LOST}
+    assert device_present() is None
+    assert why_no_device() == f"a GPU is present whose driver does not say what has to be known of it ({query}: GPU is lost)"
+    with pytest.raises(MachineFault, match=query):
+        require_sound_driver()
+
+
+def test_a_lost_card_keeps_its_place(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb")
+    driver.uuids[0] = None  # type: ignore[assignment]
+    assert present().uuid == "GPU-bbbb"
+
+
+class FakeCuda:
+    """CUDA's driver as ctypes sees it: one GB10, by its own account."""
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid = bytes.fromhex(uuid)
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 1
+        return 0
+
+    def cuDeviceGetUuid_v2(self, found: Any, device: int) -> int:
+        found[:] = self.uuid
+        return 0
+
+    def cuDeviceTotalMem_v2(self, found: Any, device: int) -> int:
+        found._obj.value = 119 * GIB
+        return 0
+
+    def cuDeviceGetAttribute(self, found: Any, which: int, device: int) -> int:
+        found._obj.value = {16: 48, 75: 12, 76: 1}[which]
+        return 0
+
+
+UNIFIED = [
+    ({"nvmlDeviceGetMemoryInfo"}, (132, 119 * GIB, (9, 0))),
+    ({"nvmlDeviceGetNumGpuCores"}, (48, 140 * GIB, (9, 0))),
+    ({"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo"}, (48, 119 * GIB, (9, 0))),
+    ({"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetCudaComputeCapability"}, (48, 119 * GIB, (12, 1))),
+]
+
+
+@pytest.mark.parametrize(("silent", "figures"), UNIFIED)
+def test_what_nvml_does_not_tell_cuda_does(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, silent: set[str], figures: tuple[int, int, tuple[int, int]]
+) -> None:
+    driver.silent, driver.uuids[0] = silent, "GPU-3f81a4dc-7511-5193-52a3-d1a6eb5ae227"
+    monkeypatch.setattr("ctypes.CDLL", lambda name: FakeCuda("3f81a4dc7511519352a3d1a6eb5ae227"))
+    found = present()
+    assert (found.sms, found.memory_bytes, found.compute_capability) == figures
+    assert load_warnings(found) == ()
+
+
+def test_what_neither_tells_is_in_the_gpu_s_file(driver: Driver) -> None:
+    driver.silent = {"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo"}
+    found = present()
+    assert (found.sms, found.memory_bytes, found.memory_free_bytes) == (132, 141 * GIB, None)
+
+
+def test_what_nobody_tells_is_a_sentence_that_names_every_query(driver: Driver) -> None:
+    driver.silent, driver.names[0] = {"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMemoryInfo"}, "NVIDIA GB10"
+    assert device_present() is None
+    assert why_no_device() == (
+        "a GPU is present whose driver does not say what has to be known of it (nvmlDeviceGetNumGpuCores: Not Supported;"
+        " nvmlDeviceGetMemoryInfo: Not Supported; libcuda-that-is-not-here.so is missing)"
+    )
+
+
+def test_cores_of_a_chip_that_is_not_known_are_not_guessed_at(driver: Driver) -> None:
+    driver.capability, driver.names[0] = (14, 2), "NVIDIA of tomorrow"
+    assert device_present() is None
+    assert "nvmlDeviceGetNumGpuCores: 16896, of compute capability (14, 2), whose cores an SM are not known" in why_no_device()
+
+
+@pytest.mark.parametrize("visible", ["1", "GPU-bbbb", "MIG-cccc", "MIG-c", "MIG-GPU-bbbb/3/0"])
 def test_a_mig_slice_is_not_the_card(driver: Driver, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     driver.mig = True
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -186,6 +345,7 @@ def test_mig_mode_without_a_slice_leaves_nothing_to_run_on(driver: Driver, monke
     driver.mig, driver.sliced = True, False
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert device_present() is None
+    assert why_no_device() == "no GPU is usable: the card present is in MIG mode, and no slice of it has been made"
 
 
 def test_a_driver_that_says_little_still_shows_its_card(driver: Driver) -> None:
@@ -207,6 +367,23 @@ def test_load_without_a_visible_process_is_told(driver: Driver) -> None:
     assert warning.startswith("NVIDIA H200 was busy 64 % of the time before anything was started")
 
 
+def test_little_free_memory_is_told(driver: Driver) -> None:
+    driver.free = {0: 12 * GIB}
+    words = "12.0 of the 140.0 GiB of NVIDIA H200 are free: what needs more cannot be measured"
+    assert load_warnings(present()) == (words,)
+    driver.free, driver.processes = {0: 70 * GIB - 1}, [17]
+    device_present.cache_clear()
+    assert [warning.split(":")[0] for warning in load_warnings(present())] == [
+        "1 other process on NVIDIA H200",
+        "70.0 of the 140.0 GiB of NVIDIA H200 are free",
+    ]
+
+
+def test_half_of_the_memory_is_enough(driver: Driver) -> None:
+    driver.free = {0: 70 * GIB}
+    assert load_warnings(present()) == ()
+
+
 def test_environment_of_a_measurement(driver: Driver) -> None:
     found = environment("h200", present())
     assert (found.gpu, found.device_name, found.sms, found.compute_capability) == ("h200", "NVIDIA H200", 132, "9.0")
@@ -217,28 +394,3 @@ def test_environment_of_a_measurement(driver: Driver) -> None:
 def test_environment_without_a_device() -> None:
     found = environment("h100", None)
     assert (found.gpu, found.device_name, found.sms, found.driver) == ("h100", None, None, None)
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of its own, with the module in it."""
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    (tmp_path / "tuner").mkdir()
-    (tmp_path / "tuner/environment.py").touch()
-    for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "tuner/environment.py"))
-    return tmp_path
-
-
-def test_a_checkout_names_its_commit_and_whether_it_is_clean(checkout: Path) -> None:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
-    commit = asked.stdout.strip()
-    assert code_version().endswith(f"+{commit}")
-    (checkout / "new").touch()
-    assert code_version().endswith(f"+{commit}.dirty")
-
-
-def test_without_git_the_version_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert "+" not in code_version()

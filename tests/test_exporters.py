@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import json
+import math
 import os
 import py_compile
+import random
 import re
 import subprocess
 import sys
@@ -16,11 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from search_spaces.errors import UserError
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter, write_atomically
+from tuner.exporters import Entry, ExportSettings, exporter_names, load_exporter
 from tuner.kernels import family_module, family_names
 
 SCRIPT = Path(__file__).parent / "data" / "run_exported.py"
@@ -231,6 +235,13 @@ CASES = {
     "A with rows 163 elements apart": "default",
     "A one element off": "default",
     "A a row that is repeated": "default",
+    "B a column that is repeated": "default",
+    "one element for all of A": "default",
+    "one row of A, strides (7, 1)": "near",
+    "one row of A, every second element": "default",
+    "one row of out, stride 0": "near",
+    "A and out side by side in one buffer": "exact",
+    "A in the first rows of a buffer, out in the next": "near",
     "out by columns": "",
     "out float32": "default",
     "out inside a wider buffer": "exact",
@@ -264,6 +275,17 @@ def test_exported_module_needs_nothing_of_this_repository(interpreted):
         ("inner extents", r"A is \[4, 5\] and B is \[6, 7\]"),
         ("out", r"out is \[4, 6\]; give \[4, 7\]"),
         ("types", "A is torch.float16 and B is"),
+        ("a row that is repeated", r"out is \[64, 96\] with strides \[0, 1\]: elements of it share memory; give each its own"),
+        ("a column that is repeated", r"out is \[64, 96\] with strides \[1, 0\]: elements of it share memory"),
+        ("one element for all of it", r"out is \[64, 96\] with strides \[0, 0\]: elements of it share memory"),
+        ("rows that begin within the last", r"out is \[64, 96\] with strides \[95, 1\]: elements of it share memory"),
+        ("columns that begin within the last", r"out is \[64, 96\] with strides \[1, 63\]: elements of it share memory"),
+        ("A itself", "out shares memory with A, which is read while out is written; give it its own"),
+        ("B itself", "out shares memory with B"),
+        ("A transposed", "out shares memory with A"),
+        ("the rows of A but for the first", "out shares memory with A"),
+        ("columns of A", "out shares memory with A"),
+        ("part of a row of B", "out shares memory with B"),
     ],
 )
 def test_exported_module_says_what_is_wrong_with_its_arguments(case, sentence, interpreted):
@@ -318,28 +340,35 @@ def test_a_schedule_that_splits_k_serves_no_much_greater_m(tuned):
     assert tuned(4097, {1024: split}) == ("default", None)
 
 
-def test_a_written_file_is_whole_and_keeps_its_permissions(tmp_path):
-    file = tmp_path / "out.py"
-    file.write_text("before")
-    file.chmod(0o640)
-    write_atomically(file, "after\n")
-    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"after\n", 0o640)
-    assert list(tmp_path.iterdir()) == [file]
+def functions_of(text, *names):
+    """Functions of an exported module, which need no GPU."""
+    wanted = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name in names]
+    space = {"math": math}
+    exec(compile(ast.Module([ast.parse("from __future__ import annotations").body[0], *wanted], []), "exported", "exec"), space)
+    return [space[name] for name in names]
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    file = tmp_path / "out.py"
-    file.write_text("before")
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"cannot write .*out.py: No space left on device; what was there is as before"):
-        write_atomically(file, "after")
-    assert (file.read_text(), list(tmp_path.iterdir())) == ("before", [file])
+def test_overlaps_are_told_from_places_that_lie_between_each_other():
+    """All matrices of few rows and columns and small strides, compared with the places counted one by one."""
+    (overlaps,) = functions_of(export("python"), "overlaps_itself")
+    for rows, columns, down, across in itertools.product(range(5), range(5), range(9), range(9)):
+        places = [i * down + j * across for i in range(rows) for j in range(columns)]
+        x = torch.empty(64).as_strided((rows, columns), (down, across))
+        assert overlaps(x) == (len(set(places)) < len(places)), (rows, columns, down, across)
 
 
-def test_a_folder_that_is_not_there_is_said_so(tmp_path):
-    with pytest.raises(UserError, match=r"cannot write .*No such file or directory"):
-        write_atomically(tmp_path / "none" / "out.py", "text")
+def test_memory_is_said_to_be_shared_only_where_it_is_and_seen_in_matrices_of_one_buffer():
+    _, _, _, shares = functions_of(export("python"), "layout_of", "span", "lines", "shares_memory")
+    draw, buffer, found = random.Random(0), torch.empty(400, dtype=torch.float16), 0
+    for _ in range(3000):
+        made, places = [], []
+        step = draw.choice((9, 12, 16))
+        for _ in range(2):
+            rows, columns, start = draw.randint(1, 6), draw.randint(1, step), draw.randint(0, 250)
+            strides = (step, 1)
+            x = buffer.as_strided((rows, columns), strides, start)
+            made.append(x.t() if draw.random() < 0.3 else x)
+            places.append({start + i * step + j for i in range(rows) for j in range(columns)})
+        assert shares(*made) == bool(places[0] & places[1]), [(x.shape, x.stride(), x.storage_offset()) for x in made]
+        found += bool(places[0] & places[1])
+    assert 500 < found < 2500

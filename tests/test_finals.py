@@ -32,6 +32,7 @@ class Stand:
     implausible: Sequence[int] = ()
     lost: tuple[str, ...] = ()
     spoiled: float | None = None
+    drift: float = 0.0
     asked: list[tuple[str, list[int]]] = field(default_factory=list)
     stored: list[Finalist] = field(default_factory=list)
 
@@ -54,9 +55,10 @@ class Stand:
         times = np.array([[self.us[row] for row in rows]] * 20)
         if self.spoiled is not None:
             times[3, 0] = self.spoiled
-        marks = (tuple(f"bad {row}" if row in of else "" for row in rows) for of in (self.wrong, self.implausible))
+        wrong = tuple(f"bad {row}" if row in self.wrong or row in self.implausible else "" for row in rows)
+        implausible = frozenset(place for place, row in enumerate(rows) if row in self.implausible)
         plain = tuple(self.us[row] for row in rows)
-        return FinalsSamples(times, np.full(20, 100.0), plain, tuple(us + 10 for us in plain), *marks)
+        return FinalsSamples(times, np.full(20, 100.0), plain, tuple(us + 10 for us in plain), wrong, implausible)
 
     def add_finalists(self, run_id: int, finalists: Sequence[Finalist]) -> None:
         self.stored += finalists

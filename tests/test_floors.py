@@ -17,7 +17,7 @@ HOMES = {
     "sqlalchemy": "db",
     "alembic": "db",
     "optuna": ("tuner/strategies", "tuner/optuna_study.py"),
-    "click": ("tuner/cli.py", "tuner/cli_options.py"),
+    "click": ("tuner/cli.py", "tuner/cli_exit.py", "tuner/cli_options.py"),
     "sqlite3": "db",
 }
 MODULES = sorted(path.relative_to(ROOT).as_posix() for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
@@ -55,7 +55,7 @@ def test_runtime_needs_no_database() -> None:
     }
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m not in ("tuner/cli.py",)])
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in ("tuner/cli.py", "tuner/cli_exit.py")])
 def test_only_the_command_line_prints_and_exits(module: str) -> None:
     for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
@@ -70,5 +70,6 @@ def test_what_needs_no_gpu_never_imports_torch(module: str) -> None:
 
 
 def test_best_answers_without_numpy_or_sqlalchemy() -> None:
-    code = "import sys, tuner.cli, tuner.answers; sys.exit(bool({'numpy', 'sqlalchemy', 'alembic', 'torch'} & set(sys.modules)))"
+    heavy = {"numpy", "sqlalchemy", "alembic", "torch"}
+    code = f"import sys, tuner.cli, tuner.answers, tuner.scope; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -20,6 +20,8 @@ from search_spaces.hardware import Hardware
 GIB = 2**30
 # the figures that no public source gives; a new hole, or a filled one, shows here
 HOLES = {
+    "gb10-128gb": {"max_clock_mhz"},
+    "jetson-thor-128gb": {"max_clock_mhz"},
     "gh200-96gb": {"max_clock_mhz", "power_w"},
     "h100-nvl-94gb": {"l2_bytes"},
     "h20-96gb": {"max_clock_mhz", "peak_flops.fp32"},
@@ -55,6 +57,10 @@ DATASHEET = {
     "h20-96gb": (148, 78, 4000),
     "b200-180gb": (2250, 148, 7700),
     "rtx-pro-6000": (503.8, 188, 1792),
+    "b300-288gb": (2250, 148, 7700),
+    "jetson-agx-orin-64gb": (42.5, 16, 204.8),
+    "jetson-thor-128gb": (258.75, 20, 273),
+    "gb10-128gb": (125, 48, 273),
 }
 MINE = """
 compute_capability: 9.0
@@ -132,10 +138,10 @@ class TestEveryFile:
         gpu = load_gpu(name)
         assert 1000 < gpu.need("peak_clock_mhz") < 3000
         assert (gpu.max_clock_mhz or 5000) >= gpu.need("peak_clock_mhz")
-        assert 3e11 <= gpu.dram_bytes_per_second <= 1e13
-        assert 16 * GIB <= gpu.memory_bytes <= 192 * GIB
+        assert 2e11 <= gpu.dram_bytes_per_second <= 1e13
+        assert 16 * GIB <= gpu.memory_bytes <= 288 * GIB
         assert 4 * 2**20 <= (gpu.l2_bytes or 2**24) <= 128 * 2**20
-        assert 30 < gpu.peak_flops["fp16"] / gpu.dram_bytes_per_second < 420
+        assert 30 < gpu.peak_flops["fp16"] / gpu.dram_bytes_per_second < 950  # Jetson Thor: a data centre's SMs on LPDDR5X
         assert isinstance(gpu.memory_bytes, int)
 
     def test_it_travels_to_worker_processes(self, name: str) -> None:
@@ -160,8 +166,9 @@ def test_figures_are_those_of_the_datasheet(name: str) -> None:
 
 def test_shared_memory_limits_per_compute_capability() -> None:
     limits = {gpu.compute_capability: gpu.shared_memory_per_cta_bytes for gpu in map(load_gpu, gpu_names())}
-    before_hopper = {(7, 0): 98304, (7, 5): 65536, (8, 0): 166912, (8, 6): 101376, (8, 9): 101376}
-    assert limits == before_hopper | {(9, 0): 232448, (10, 0): 232448, (12, 0): 101376}
+    before_hopper = {(7, 0): 98304, (7, 5): 65536, (8, 0): 166912, (8, 6): 101376, (8, 7): 166912, (8, 9): 101376}
+    blackwell = {(10, 0): 232448, (10, 3): 232448, (11, 0): 232448, (12, 0): 101376, (12, 1): 101376}
+    assert limits == before_hopper | {(9, 0): 232448} | blackwell
 
 
 def test_architecture_figures_of_hopper_and_consumer_blackwell() -> None:
@@ -408,7 +415,7 @@ def test_a_slice_of_a_card_of_unknown_sms_has_no_peak(tmp_path: Path) -> None:
         (("sms: 100", "sms: 1.5"), "sms is 1.5; expected a whole number above 0"),
         (("sms: 100", "sms: true"), "sms is True; expected a whole number above 0"),
         (("sms: 100", "sms: -4"), "sms is -4; expected a whole number above 0"),
-        (("peak_clock_mhz: 1500", "peak_clock_mhz: .nan"), "peak_clock_mhz is nan; expected a number above 0"),
+        (("peak_clock_mhz: 1500", "peak_clock_mhz: .nan"), "peak_clock_mhz is '.nan'; expected a number above 0"),
         (("peak_clock_mhz: 1500", "peak_mhz: 1500"), "unknown key 'peak_mhz'; did you mean peak_clock_mhz?"),
         (("sms: 100", "zzz: 1"), "unknown key 'zzz'; known: title"),
         (("memory_gib: 64\n", ""), "memory_gib is missing; give a number above 0"),
@@ -427,7 +434,7 @@ def test_a_slice_of_a_card_of_unknown_sms_has_no_peak(tmp_path: Path) -> None:
         (("sms: 100", "title: 5"), "title is 5; expected text"),
         (("sms: 100", "sources: me"), "sources is 'me'; expected a mapping from short names"),
         (("sms: 100", "has_tma: 1"), "has_tma is 1; expected true or false"),
-        (("sms: 100", "sms: [100"), "is not YAML"),
+        (("sms: 100", "sms: [100"), "not YAML"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_with_file_field_and_what_is_expected(change: tuple[str, str], message: str, tmp_path: Path) -> None:
@@ -449,12 +456,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the gpu file .*none\.yaml: No such file"):
         load_gpu(str(tmp_path / "none.yaml"))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=r"binary\.yaml: not UTF-8 text"):
+    with pytest.raises(UserError, match=r"binary\.yaml: not UTF-8 text \(byte 0 is 0xff\)"):
         load_gpu(str(tmp_path / "binary.yaml"))
 
 
 def test_every_field_of_hardware_is_a_figure_or_describes_the_gpu() -> None:
-    described = {"name", "title", "compute_capability", "device_names", "sources"}
+    described = {"name", "title", "compute_capability", "device_names", "sources", "figures_hash"}
     assert {field.name for field in fields(Hardware)} == set(FIGURES) | described
     assert len({file_key(field) for field in FIGURES}) == len(FIGURES)
 

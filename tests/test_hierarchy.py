@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.calibration import parse_calibration
-from cost_models.calibration_files import load_calibration
+from cost_models.calibration_files import calibration_text, load_calibration
 from cost_models.estimate import EstimateTable
 from cost_models.hierarchy import estimate
 from search_spaces.errors import UserError
@@ -53,7 +53,7 @@ def test_nothing_is_predicted_faster_than_the_hardware(m: int, n: int, k: int, g
 )
 @pytest.mark.parametrize("problem", [CUBE, Problem(m=16, n=8192, k=8192), Problem(m=8192, n=8192, k=8192)])
 def test_more_of_a_resource_slows_nothing(h100: Hardware, figure: str, factor: float, problem: Problem) -> None:
-    better = dataclasses.replace(h100, **{figure: type(getattr(h100, figure))(getattr(h100, figure) * factor)})
+    better = replace(h100, **{figure: type(getattr(h100, figure))(getattr(h100, figure) * factor)})
     ranking = rank(problem, h100, load_space("default"))
     again = estimate(ranking.table, lower(ranking.table, problem, better), problem, better, ranking.calibration)
     assert (again.seconds <= ranking.estimates.seconds * (1 + 1e-9)).all()
@@ -216,3 +216,24 @@ def test_a_gpu_without_a_calibration_says_whose_it_uses() -> None:
 def test_a_calibration_with_a_missing_constant() -> None:
     with pytest.raises(UserError, match="must give exactly source, launch_seconds"):
         parse_calibration("mine", "source: nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("launch_seconds: .nan", "calibration mine: launch_seconds is .nan, no number above 0"),
+        ("launch_seconds: .inf", "calibration mine: launch_seconds is .inf, no number above 0"),
+        ("launch_seconds: 0", "calibration mine: launch_seconds is 0, no number above 0"),
+        ("launch_seconds: true", "calibration mine: launch_seconds is True, no number above 0"),
+        ("launch_seconds: 1:30", "calibration mine: launch_seconds is 1:30, no number above 0"),
+        ("launch_seconds: [1]", "calibration mine: launch_seconds is [1], no number above 0"),
+        ("launch_seconds: &a 1", "anchors and aliases such as &a are not read"),
+        ("launch_seconds: 1\nlaunch_seconds: 2", "'launch_seconds' stands twice, on lines 2 and 3; leave one"),
+    ],
+)
+def test_a_calibration_that_is_wrong_is_a_sentence(text: str, sentence: str) -> None:
+    given = calibration_text(replace(load_calibration(load_gpu("a100")), source="me")).splitlines()
+    assert given[1].startswith("launch_seconds: ")
+    with pytest.raises(UserError) as raised:
+        parse_calibration("mine", "\n".join([given[0], text, *given[2:]]))
+    assert sentence in str(raised.value)

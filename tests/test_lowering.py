@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from search_spaces.gpu_files import load_gpu
-from search_spaces.lowering import lower_one
+from search_spaces.lowering import MMA_NAMES, lower_one, narrowest_grouped_n
 from search_spaces.problem import Problem
 from search_spaces.schedule import parse_schedule
 
@@ -86,7 +91,11 @@ def test_128x128_on_256_threads_keeps_64_accumulators() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "instruction"),
-    [("t4", "fma 16x8x1"), ("a100", "mma.sync 16x8x16"), ("b200", "tcgen05 128x128x16"), ("rtx-5090", "mma.sync 16x8x16")],
+    [
+        *[("t4", "fma 16x8x1"), ("a100", "mma.sync 16x8x16"), ("b200", "tcgen05 128x128x16"), ("rtx-5090", "mma.sync 16x8x16")],
+        # as Triton 3.9 compiles tl.dot for 8.7, 10.3, 11.0 and 12.1
+        *[("orin", "mma.sync 16x8x16"), ("b300", "tcgen05 128x128x16"), ("thor", "tcgen05 128x128x16"), ("gb10", "mma.sync 16x8x16")],
+    ],
 )
 def test_instruction_by_architecture(gpu: str, instruction: str) -> None:
     p = Problem(m=4096, n=4096, k=4096, dtype="fp16")
@@ -98,3 +107,80 @@ def test_rows_that_start_at_odd_elements_are_not_copied_asynchronously(k: int, b
     """cp.async moves at least 4 bytes, so two elements must be known to start at a multiple of them."""
     p = Problem(m=4096, n=4096, k=k)
     assert lower_one(parse_schedule("pointer 128x128x64 w4 s6"), p, load_gpu("h100")).buffers[0] == buffers
+
+
+def compiled_by_triton_39() -> list[dict[str, str]]:
+    with (Path(__file__).parent / "data" / "compiled_shared_memory.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def triton_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    narrowest_grouped_n.cache_clear()
+    yield monkeypatch
+    narrowest_grouped_n.cache_clear()
+
+
+def test_every_schedule_that_was_compiled_through_pointers_or_in_short_tiles(triton_of: pytest.MonkeyPatch) -> None:
+    """As Triton 3.9.0 compiled them: odd extents and rows, each layout, unaligned bases, C in fp32, edges from 1 to 256."""
+    triton_of.setattr(importlib.metadata, "version", lambda package: "3.9.0")
+    gpus = {name: load_gpu(name) for name in ("a100", "h200", "b200", "rtx-5090")}
+    wrong = []
+    for row in compiled_by_triton_39():
+        numbers = {name: int(row[name]) for name in ("m", "n", "k", "lda", "ldb", "ldc", "alignment_bytes")}
+        problem = Problem(**numbers, layout=row["layout"], out_dtype=row["out_dtype"])
+        low = lower_one(parse_schedule(row["schedule"]), problem, gpus[row["gpu"]])
+        found = (int(low.shared_memory_bytes[0]), MMA_NAMES[int(low.mma_version[0])])
+        if found != (int(row["shared_memory_bytes"]), row["instruction"]):
+            wrong.append((row, found))
+    assert not wrong
+
+
+ODD = Problem(m=4096, n=4096, k=4097)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "compiled"),
+    [
+        ("pointer 256x256x128 w8 s2", ODD, 262160),  # two buffers of 128 KiB, though no load is asynchronous, and two barriers
+        ("pointer 256x256x128 w8 s3", ODD, 262160),  # a third stage adds none
+        ("pointer 128x128x64 w4 s3", Problem(m=4096, n=4096, k=4097, layout="nn"), 81936),  # A twice, B three times
+        ("pointer 128x128x64 w4 s3", Problem(m=4096, n=4096, k=4097, lda=4104), 65552),  # rows are aligned, their ends are not
+        ("pointer 128x256x64 w8 s1", Problem(m=4096, n=4096, k=4096, alignment_bytes=2), 65536),  # C in rows, once the loop is over
+    ],
+)
+def test_tcgen05_through_pointers(text: str, problem: Problem, compiled: int) -> None:
+    assert lower_one(parse_schedule(text), problem, load_gpu("b200")).shared_memory_bytes[0] == compiled
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "instruction", "compiled"),
+    [
+        ("3.6.0", "h200", "mma.sync 16x8x16", 18432),
+        ("3.7.1", "b200", "mma.sync 16x8x16", 18432),
+        ("3.8.0", "h200", "wgmma 64x8x16", 27648),
+        ("3.9.0+git1234", "b200", "tcgen05 64x8x16", 27664),
+        ("4.0.0", "h200", "wgmma 64x8x16", 27648),
+        ("", "h200", "wgmma 64x8x16", 27648),
+    ],
+)
+def test_eight_columns_are_wgmma_from_triton_38_on(
+    triton_of: pytest.MonkeyPatch, version: str, gpu: str, instruction: str, compiled: int
+) -> None:
+    """Each as that version compiled it; as the newest where none is installed."""
+
+    def installed(package: str) -> str:
+        if not version:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return version
+
+    triton_of.setattr(importlib.metadata, "version", installed)
+    low = lower_one(parse_schedule("pointer 64x8x64 w4 s3"), CUBE, load_gpu(gpu))
+    assert (low.instruction(0), low.shared_memory_bytes[0]) == (instruction, compiled)
+
+
+def test_short_tiles_are_filled_up_to_the_instruction() -> None:
+    """A 1x16 tile is two MMA tiles of 16x8, of which one warp keeps 8 values a thread."""
+    low = lower_one(parse_schedule("pointer 1x16x64 w1 s3"), CUBE, load_gpu("a100"))
+    assert (low.instruction(0), low.accumulators_per_thread[0]) == ("mma.sync 16x8x16", 8)
+    assert (low.warps_m[0], low.warps_n[0]) == (1, 1)

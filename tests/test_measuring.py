@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
@@ -77,7 +77,7 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_schedule(h200: Hardware, t
     settings = MeasureSettings(command=(sys.executable, "-c", "raise SystemExit('no CUDA here')"))
     sentence = "cannot measure: the measuring process left with exit code 1: no CUDA here"
     started = MeasuringProcess(Problem(m=8, n=8, k=8), h200, settings, cache_dir=tmp_path)
-    with started as broken, pytest.raises(UserError, match=sentence):
+    with started as broken, pytest.raises(MachineFault, match=sentence):
         broken.measure(schedule(GOOD), None)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +24,15 @@ from store_samples import (
     PROBLEM,
     PROTOCOL,
     SCHEDULE,
-    SLICE,
-    finalist,
     record,
+    run_with,
     timed,
 )
 
 from db import reading
+from db.best import Scope
 from db.faults import SCHEMA_VERSION, VERSION_TABLE
-from db.reading import Reader, open_reader
+from db.reading import open_reader
 from db.records import TIMED, Environment, Estimated, MeasuredOn, Measurement, Record, Status
 from db.rows import TRIAL_COLUMNS
 from db.schema import METADATA, TRIAL
@@ -53,25 +51,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def run_with(store: Store, *records: Record, status: str = "finished") -> tuple[int, list[int]]:
-    run_id = store.begin_run(records[0].environment, "{}")
-    ids = [store.add(run_id, each) for each in records]
-    store.finish_run(run_id, status)
-    return run_id, ids
-
-
-def finals(store: Store, *records: Record, status: str = "finished") -> list[int]:
-    """A run whose records are its finalists in this order, the second one tied."""
-    run_id, ids = run_with(store, *records, status=status)
-    store.add_finalists(run_id, [finalist(trial_id, i + 1, 1.05 - i / 100, tied=i == 1) for i, trial_id in enumerate(ids)])
-    return ids
-
-
 # round trip
 
 positive = st.floats(min_value=1e-9, max_value=1e9)
 count = st.integers(0, 2**31 - 1)
-words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+axis = st.integers(0, 2**20)
+words = st.text(st.characters(codec="utf-8", categories=("L", "M", "N", "P", "S", "Zs")), max_size=20)  # what can be printed
+capability = st.builds("{}.{}".format, st.integers(0, 20), st.integers(0, 9))
 
 
 def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -84,15 +70,17 @@ def measurements(draw: st.DrawFn) -> Measurement:
     times = {"samples_us": tuple(draw(st.lists(positive, max_size=5))), "median_us": draw(positive)}
     plain = {name: draw(maybe(count)) for name in ("registers", "spill_slots", "shared_memory_bytes")}
     texts = {name: draw(maybe(words)) for name in ("mma_instruction", "binary_hash", "throttle_reasons")}
-    reals = {name: draw(maybe(st.floats(0, math.inf))) for name in ("relative_error", "error_bound", "compile_seconds", "sm_clock_mhz")}
-    return Measurement(status=status, message=draw(words), **(times if status in TIMED else {}), **plain, **texts, **reals)
+    reals = {name: draw(maybe(positive)) for name in ("compile_seconds", "sm_clock_mhz")}
+    errors = {name: draw(maybe(st.floats(0, math.inf))) for name in ("relative_error", "error_bound")}
+    return Measurement(status=status, message=draw(words), **(times if status in TIMED else {}), **plain, **texts, **reals, **errors)
 
 
-tiles = st.builds(Tile, count, count, count)
+tiles = st.builds(Tile, axis, axis, axis)
 environments = st.builds(
     Environment,
     **dict.fromkeys(("gpu", "triton", "python", "code_version"), words),
-    **{name: maybe(words) for name in ("device_name", "device_uuid", "compute_capability", "driver", "cuda", "torch")},
+    **{name: maybe(words) for name in ("device_name", "device_uuid", "driver", "cuda", "torch")},
+    compute_capability=maybe(capability),
     sms=maybe(count),
     device_memory_bytes=maybe(st.integers(0, 2**40)),
     **{name: maybe(positive) for name in ("sm_clock_mhz", "memory_clock_mhz", "power_limit_w")},
@@ -103,7 +91,7 @@ records = st.builds(
         Problem, m=count, n=count, k=count, layout=st.sampled_from(["nn", "nt", "tn", "tt"]), out_dtype=st.sampled_from(["", "fp32"])
     ),
     gpu=words,
-    schedule=st.builds(Schedule, family=words, **dict.fromkeys(AXES, count)),
+    schedule=st.builds(Schedule, family=st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True), **dict.fromkeys(AXES, axis)),
     warp_tile=tiles,
     mma_tile=tiles,
     estimate=st.builds(
@@ -151,7 +139,7 @@ def test_the_first_released_file_is_read(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "data" / "schema_0001.db", path)
     assert upgrade_store(path) == ("0001", SCHEMA_VERSION)
     with open_store(path) as store:
-        answer = store.best(PROBLEM, GPU, sms=132)
+        answer = store.best(PROBLEM, Scope(gpu=GPU, sms=132))
         assert answer is not None
         assert answer.finalist is not None
         assert (answer.record.schedule, answer.record.measurement, answer.finalist.ratio, answer.ties) == (
@@ -200,7 +188,7 @@ def test_an_environment_is_stored_once(store: Store) -> None:
         run_with(again, record(timed(192.0)), record(timed(192.0), environment=replace(ENVIRONMENT, driver="580.2")))
     stats = store.stats()
     assert (stats.environments, stats.runs, stats.trials, stats.finalists) == (2, {"finished": 2}, {"ok": 4}, 0)
-    assert stats.shapes == {(GPU, "4096x4096x4096"): 4}
+    assert stats.shapes == {(GPU, "4096x4096x4096 bf16 nt"): 4}
 
 
 def test_records_are_filtered_and_come_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +206,21 @@ def test_records_are_filtered_and_come_in_order(store: Store, monkeypatch: pytes
 # what is already known
 
 
-def test_known_holds_successes_and_failures_but_not_what_was_killed(store: Store) -> None:
-    killed = record(Measurement(status="killed"), schedule=replace(SCHEDULE, stages=5))
-    _, ids = run_with(store, record(timed(190.0)), record(CRASHED, schedule=OTHER), killed)
-    known = store.known(PROBLEM, ENVIRONMENT, HASHES, PROTOCOL)
-    assert known == {SCHEDULE: (ids[0], timed(190.0)), OTHER: (ids[1], CRASHED)}
+@pytest.mark.parametrize("status", get_args(Status))
+def test_known_holds_what_a_schedule_does_and_not_what_befell_the_machine(store: Store, status: Status) -> None:
+    """The second of the two kinds is the moment's: disk, memory, driver, neighbours, time under load."""
+    own = {"ok", "slow", "compiled", "duplicate", "wrong_answer", "unstable", "refused", "out_of_resources", "faulted"}
+    moments = {"compile_failed", "compile_timeout", "launch_failed", "timeout", "crashed", "killed", "machine_fault", "implausible"}
+    assert own | moments == set(get_args(Status))
+    measurement = timed(190.0) if status in TIMED else Measurement(status=status)
+    measurement = replace(measurement, status=status)
+    _, ids = run_with(store, record(measurement))
+    assert store.known(PROBLEM, ENVIRONMENT, HASHES, PROTOCOL) == ({SCHEDULE: (ids[0], measurement)} if status in own else {})
+
+
+def test_what_befell_the_machine_leaves_what_was_known_before(store: Store) -> None:
+    _, ids = run_with(store, record(timed(190.0)), record(CRASHED))
+    assert store.known(PROBLEM, ENVIRONMENT, HASHES, PROTOCOL) == {SCHEDULE: (ids[0], timed(190.0))}
 
 
 def test_of_several_attempts_the_newest_is_known(store: Store) -> None:
@@ -261,12 +259,16 @@ PLACE_CHANGES = {
     "device_memory_bytes": 1,
     "compute_capability": "10.0",
     "triton": "3.9.0",
+    "driver": "580.2",
+    "cuda": "13.0",
+    "torch": "2.12.0",
+    "gpu_figures": "another file's",
 }
 
 
 def test_the_changes_below_leave_no_field_out() -> None:
     assert set(PROBLEM_CHANGES) == {field.name for field in dataclasses.fields(Problem)}
-    assert set(PLACE_CHANGES) == set(MeasuredOn._fields)
+    assert set(PLACE_CHANGES) == {*MeasuredOn._fields, "driver", "cuda", "torch", "gpu_figures"}
 
 
 @pytest.mark.parametrize("field", PROBLEM_CHANGES)
@@ -286,9 +288,10 @@ def test_schedules_that_differ_in_one_axis_are_apart(store: Store, field: str) -
 
 @pytest.mark.parametrize("field", PLACE_CHANGES)
 def test_places_that_differ_in_one_field_are_apart(store: Store, field: str) -> None:
-    other = replace(ENVIRONMENT, **{field: PLACE_CHANGES[field]})
-    _, ids = run_with(store, record(timed(10.0)), record(timed(20.0), environment=other, gpu=other.gpu))
-    assert store.known(PROBLEM, ENVIRONMENT, HASHES, PROTOCOL) == {SCHEDULE: (ids[0], timed(10.0))}
+    here = replace(ENVIRONMENT, gpu_figures="this file's")
+    other = replace(here, **{field: PLACE_CHANGES[field]})
+    _, ids = run_with(store, record(timed(10.0), environment=here), record(timed(20.0), environment=other, gpu=other.gpu))
+    assert store.known(PROBLEM, here, HASHES, PROTOCOL) == {SCHEDULE: (ids[0], timed(10.0))}
     assert store.known(PROBLEM, other, HASHES, PROTOCOL) == {SCHEDULE: (ids[1], timed(20.0))}
 
 
@@ -296,146 +299,3 @@ def test_places_that_differ_in_one_field_are_apart(store: Store, field: str) -> 
 def test_another_kernel_or_protocol_is_not_known(store: Store, changes: dict[str, str]) -> None:
     run_with(store, record(timed(10.0), **changes))
     assert store.known(PROBLEM, ENVIRONMENT, HASHES, PROTOCOL) == {}
-
-
-# the best answer, as both kinds of reader give it
-
-
-@pytest.fixture(params=["file", "store"])
-def reader(request: pytest.FixtureRequest, store: Store) -> Iterator[Reader]:
-    if request.param == "store":
-        yield store
-    else:
-        with open_reader(store.location) as opened:
-            yield opened
-
-
-def test_the_best_is_the_winner_of_the_latest_finished_run(store: Store, reader: Reader) -> None:
-    finals(store, record(timed(180.0), schedule=OTHER))
-    first, _, _ = finals(
-        store, record(timed(190.0)), record(timed(191.0), schedule=OTHER), record(timed(189.0), schedule=replace(OTHER, stages=2))
-    )
-    finals(store, record(timed(170.0), schedule=OTHER), status="interrupted")
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert (answer.measured, answer.stale, answer.record) == (True, False, store.trial(first))
-    assert answer.finalist == finalist(first, 1, 1.05, tied=False)
-    assert answer.ties == (OTHER,)
-    assert answer.record.run_id is not None
-    assert reader.finalists(answer.record.run_id)[0] == answer.finalist
-
-
-def test_without_finals_the_best_is_the_lowest_median(store: Store, reader: Reader) -> None:
-    slow = replace(timed(100.0), status="slow")
-    _, ids = run_with(store, record(timed(190.0)), record(timed(185.0), schedule=OTHER), record(slow, schedule=replace(OTHER, stages=2)))
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert (answer.record.trial_id, answer.finalist, answer.ties) == (ids[1], None, ())
-
-
-def test_bits_that_may_differ_answer_only_who_asks_for_them(store: Store, reader: Reader) -> None:
-    """The unordered sum was faster, and crowned where it was allowed; an ordered one was crowned before, and another tied with each."""
-    ordered, tied = replace(SCHEDULE, flatten=0, split_k=4, fused_reduction=1), replace(OTHER, split_k=2, fused_reduction=2)
-    unordered = replace(ordered, fused_reduction=2)
-    first, *_ = finals(store, record(timed(180.0), schedule=ordered), record(timed(181.0), schedule=tied))
-    second, *_ = finals(store, record(timed(170.0), schedule=unordered), record(timed(171.0), schedule=OTHER))
-    asked = reader.best(PROBLEM, GPU, sms=132, unordered=True)
-    assert asked is not None
-    assert (asked.record.trial_id, asked.record.schedule, asked.ties) == (second, unordered, (OTHER,))
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert (answer.record.trial_id, answer.record.schedule, answer.ties) == (first, ordered, ())
-
-
-def test_a_problem_with_unordered_answers_only_is_tuned_for_who_takes_them(store: Store, reader: Reader) -> None:
-    run_with(store, record(timed(170.0), schedule=replace(SCHEDULE, flatten=0, split_k=4, fused_reduction=2)))
-    assert reader.best(PROBLEM, GPU, sms=132) is None
-    assert reader.tuned_problems(GPU, sms=132) == ()
-    assert reader.tuned_problems(GPU, sms=132, unordered=True) == (PROBLEM,)
-
-
-def test_compiled_only_is_never_a_measured_best(store: Store, reader: Reader) -> None:
-    quick = record(COMPILED, environment=NO_GPU, schedule=OTHER, protocol="compile")
-    quick = replace(quick, estimate=replace(quick.estimate, seconds=1e-4))
-    _, ids = run_with(store, record(COMPILED, environment=NO_GPU, protocol="compile"), quick)
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert (answer.measured, answer.record.trial_id, answer.record.measurement.median_us) == (False, ids[1], None)
-    run_with(store, record(timed(999.0)))
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert (answer.measured, answer.record.measurement) == (True, timed(999.0))
-
-
-@pytest.mark.parametrize("sms", [16, 26, 32, 60])
-def test_the_full_card_never_answers_for_a_slice(store: Store, reader: Reader, sms: int) -> None:
-    finals(store, record(timed(190.0)))
-    assert reader.best(PROBLEM, GPU, sms=sms) is None
-    assert reader.tuned_problems(GPU, sms=sms) == ()
-
-
-def test_a_slice_never_answers_for_the_full_card(store: Store, reader: Reader) -> None:
-    finals(store, record(timed(950.0), environment=SLICE))
-    assert reader.best(PROBLEM, GPU, sms=132) is None
-    answer = reader.best(PROBLEM, GPU, sms=16)
-    assert answer is not None
-    assert answer.record.environment == SLICE
-
-
-@pytest.mark.parametrize("m", [3, 9, 64, 4096])
-def test_another_m_is_named_but_never_answers(store: Store, reader: Reader, m: int) -> None:
-    tuned = [replace(PROBLEM, m=each) for each in (1, 2, 4, 8)]
-    for each in tuned:
-        finals(store, record(timed(20.0), problem=each))
-    finals(store, record(timed(20.0), problem=replace(PROBLEM, m=16, layout="nn")))
-    finals(store, record(CRASHED, problem=replace(PROBLEM, m=32)))
-    asked = replace(PROBLEM, m=m)
-    assert reader.best(asked, GPU, sms=132) is None
-    near = reader.nearest(asked, GPU, sms=132)
-    assert set(near) == set(tuned)
-    assert near[0].m == (4 if m == 3 else 8)
-    assert reader.nearest(replace(asked, n=2048), GPU, sms=132) == ()
-
-
-def test_another_gpu_never_answers(store: Store, reader: Reader) -> None:
-    finals(store, record(timed(190.0)))
-    assert reader.best(PROBLEM, "h100-sxm-80gb", sms=132) is None
-
-
-def test_answers_of_today_s_kernel_come_first_and_older_ones_are_stale(store: Store, reader: Reader) -> None:
-    old, new = record(timed(150.0), kernel_hash="old"), record(timed(190.0), schedule=OTHER)
-    finals(store, old)
-    answer = reader.best(PROBLEM, GPU, sms=132, kernel_hashes=HASHES)
-    assert answer is not None
-    assert (answer.stale, answer.record.kernel_hash) == (True, "old")
-    run_with(store, new)
-    answer = reader.best(PROBLEM, GPU, sms=132, kernel_hashes=HASHES)
-    assert answer is not None
-    assert (answer.stale, answer.record.schedule) == (False, OTHER)
-
-
-def test_the_compiler_s_version_can_be_asked_for(store: Store, reader: Reader) -> None:
-    finals(store, record(timed(150.0), environment=replace(ENVIRONMENT, triton="3.5.0")))
-    assert reader.best(PROBLEM, GPU, sms=132, triton="3.6.0") is None
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert answer.record.environment.triton == "3.5.0"
-
-
-def test_what_later_gave_a_wrong_answer_is_no_longer_best(store: Store, reader: Reader) -> None:
-    finals(store, record(timed(180.0), schedule=OTHER), record(timed(190.0)))
-    run_with(store, record(Measurement(status="wrong_answer"), schedule=OTHER))
-    answer = reader.best(PROBLEM, GPU, sms=132)
-    assert answer is not None
-    assert answer.record.schedule == SCHEDULE
-
-
-def test_the_best_is_found_without_sqlalchemy_and_numpy(store: Store) -> None:
-    finals(store, record(timed(190.0)))
-    program = (
-        "import sys; from db.reading import open_reader; from search_spaces.problem import Problem\n"
-        f"print(open_reader(sys.argv[1]).best(Problem(m=4096, n=4096, k=4096), {GPU!r}, sms=132).record.schedule)\n"
-        "print([name for name in ('sqlalchemy', 'alembic', 'numpy', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program, store.location], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str(SCHEDULE), "[]"]

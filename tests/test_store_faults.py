@@ -18,11 +18,11 @@ import sqlalchemy
 from sqlalchemy import event
 from store_samples import ENVIRONMENT, PROBLEM, SCHEDULE, record, timed
 
-from db import faults, reading, store
+from db import faults, local_file, reading
 from db.faults import VERSION_TABLE, default_path, file_system, on_network, resolve
 from db.reading import open_reader
 from db.store import open_store, upgrade_store
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
@@ -120,6 +120,14 @@ def test_a_page_of_zeros_is_damage(door: Callable[[Path], None], path: Path) -> 
     refused(door, path, "is damaged")
 
 
+@DOORS
+def test_a_schema_whose_names_are_no_text_is_damaged(door: Callable[[Path], None], path: Path) -> None:
+    """sqlite3 itself fails on such a name when it words its error."""
+    damaged = path.read_bytes().replace(b"CREATE TABLE trial (", b"CREATE TABLE tr\xd2\xa6l (")
+    path.write_bytes(damaged)
+    refused(door, path, "is damaged")
+
+
 def test_check_reads_every_index(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -141,7 +149,7 @@ def test_another_application_s_database_is_refused(door: Callable[[Path], None],
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"CREATE TABLE {table} (version_num TEXT)")
-    refused(door, path, "another application's database", repr(table))
+    refused(door, path, "is not a tuner database", repr(table), "it was left as it is")
 
 
 @DOORS
@@ -152,8 +160,8 @@ def test_a_newer_schema_is_refused(door: Callable[[Path], None], path: Path) -> 
 
 @pytest.mark.parametrize("door", [read_all, write])
 def test_an_older_schema_is_to_be_upgraded_first(door: Callable[[Path], None], path: Path) -> None:
-    set_version(path, "0000")
-    refused(door, path, "was written by an older tuner (schema 0000, this one has 0003): run `tuner db upgrade`")
+    set_version(path, "0002")
+    refused(door, path, "was written by an older tuner (schema 0002, this one has 0003): run `tuner db upgrade`")
 
 
 def set_version(path: Path, version: str) -> None:
@@ -179,10 +187,11 @@ def test_create_can_be_declined(tmp_path: Path) -> None:
     assert contents(tmp_path) == {}
 
 
-def test_an_empty_file_and_a_missing_folder_become_a_database(tmp_path: Path) -> None:
-    empty, deep = tmp_path / "empty.db", tmp_path / "a" / "b" / "tuner.db"
+def test_an_empty_file_and_the_user_s_own_folder_become_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "a" / "b"))
+    empty = tmp_path / "empty.db"
     empty.touch()
-    for path in (empty, deep):
+    for path in (empty, default_path()):
         write(path)
         with open_reader(path) as reader:
             assert [run.status for run in reader.runs()] == ["running"]
@@ -211,7 +220,7 @@ def test_a_folder_is_refused(door: Callable[[Path], None], tmp_path: Path) -> No
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="Not a directory"):
+    with pytest.raises(UserError, match=r"the folder of .* \(Not a directory\)"):
         open_store(tmp_path / "file" / "tuner.db")
 
 
@@ -280,7 +289,7 @@ def test_a_full_disk_loses_the_row_in_hand_alone(path: Path) -> None:
     with full_disk(), open_store(path) as opened:
         run_id = opened.begin_run(ENVIRONMENT, "{}")
         added: list[int] = []
-        with pytest.raises(UserError, match=f"{path} cannot grow: the disk is full"):
+        with pytest.raises(MachineFault, match=f"{path} cannot grow: the disk is full"):
             added.extend(opened.add(run_id, record(timed(1.0))) for _ in range(1000))
         with open_reader(path) as reader:
             assert reader.stats().trials == {"ok": 60 + len(added)}
@@ -290,7 +299,7 @@ def test_a_full_disk_loses_the_row_in_hand_alone(path: Path) -> None:
 
 def test_a_full_disk_leaves_no_half_made_database(tmp_path: Path) -> None:
     path = tmp_path / "tuner.db"
-    with full_disk(), pytest.raises(UserError, match="the disk is full"):
+    with full_disk(), pytest.raises(MachineFault, match="the disk is full"):
         open_store(path)
     write(path)
     assert sqlite_says(path, "SELECT COUNT(*) FROM run") == 1
@@ -300,7 +309,7 @@ def test_a_full_disk_leaves_no_half_made_database(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_stays_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (faults, reading, store):
+    for module in (faults, reading, local_file):
         monkeypatch.setattr(module, "BUSY_TIMEOUT_SECONDS", 0.1)
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -313,7 +322,7 @@ def test_a_lock_that_stays_is_told_of(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_reader_in_the_middle_holds_up_no_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(local_file, "BUSY_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(reading, "PAGE", 10)
     with open_reader(path) as reader, open_store(path) as opened:
         under_way = reader.records()
@@ -324,7 +333,7 @@ def test_a_reader_in_the_middle_holds_up_no_writer(path: Path, monkeypatch: pyte
 
 
 def test_processes_that_start_together_lose_no_row(tmp_path: Path) -> None:
-    path, processes, rows = tmp_path / "new" / "tuner.db", 8, 50
+    path, processes, rows = tmp_path / "tuner.db", 8, 50
     started = [writer(path, rows) for _ in range(processes)]
     for process in started:
         assert process.stdout is not None
@@ -338,7 +347,7 @@ def test_processes_that_start_together_lose_no_row(tmp_path: Path) -> None:
     assert len({line for output, _ in ended for line in output.splitlines()}) == processes * rows
     with open_reader(path) as reader:
         stats = reader.stats()
-    assert (stats.trials, stats.runs, stats.environments) == ({"ok": processes * rows}, {"running": processes}, 1)
+    assert (stats.trials, sum(stats.runs.values()), stats.environments) == ({"ok": processes * rows}, processes, 1)
 
 
 def test_a_kill_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
@@ -427,7 +436,7 @@ def test_only_network_file_systems_are_warned_of(tmp_path: Path, monkeypatch: py
     assert on_network(Path("/var/x.db"), tmp_path / "nothing") is None
     with open_store(tmp_path / "local.db") as opened:
         assert opened.warnings == ()
-    monkeypatch.setattr(store, "on_network", lambda path: "nfs4")
+    monkeypatch.setattr(local_file, "on_network", lambda path: "nfs4")
     with open_store(tmp_path / "far.db") as opened:
         (warning,) = opened.warnings
         assert "network file system (nfs4)" in warning

@@ -320,12 +320,19 @@ def test_epilogue_subtile_counts_slices_and_repeated_rows_count_with_their_media
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "no file .*give a CSV file"),
+        (None, "cannot read the file of recorded times .*No such file.*give a CSV file"),
         ("M,N\n1,2\n", "has no column 'K'; it needs M, N, K"),
         (HEADER, "has no schedule of 8x8x8"),
-        (HEADER + ROW + "fast\n", "line 2: .*'fast'; give a number"),
-        ("# note\n" + HEADER + ROW + "nan\n", "line 3: a time of nan us is not above 0"),
+        (HEADER + ROW + "fast\n", "line 2: a time of 'fast' us is no number above 0; give the median"),
+        ("# note\n" + HEADER + ROW + "nan\n", "line 3: a time of 'nan' us is no number above 0"),
         (HEADER + "8,8,8,tma\n", "line 2: fewer values than columns; give 15"),
+        (HEADER + ROW + "0.0000001\n", r"line 2: 0.0000001 us for 8x8x8 is 10240 TFLOP/s, more than the 2700 that any GPU could reach"),
+        (HEADER + ROW + "1_0\n", "line 2: a time of '1_0' us is no number above 0"),
+        (HEADER + ROW.replace("16,16,16", "16,227,16") + "1\n", "line 2: cta_n is 227, no power of two: no kernel of tma"),
+        (HEADER + ROW.replace("16,4,2", "16,3,2") + "1\n", "line 2: warps is 3, no power of two"),
+        (HEADER + ROW.replace("16,16,16", "16,-64,16") + "1\n", "line 2: cta_n is -64; it is a whole number from 1"),
+        (HEADER + ROW.replace("16,16,16", "16,²,16") + "1\n", "line 2: cta_n is '²', which is no whole number"),
+        (HEADER + ROW.replace("tma", "tmx") + "1\n", "line 2: no family named 'tmx'"),
     ],
 )
 def test_files_that_are_no_recording_are_refused(tmp_path, text, sentence):

@@ -57,8 +57,9 @@ def refused_by(text: str, problem: Problem, hardware: Hardware) -> str | None:
         ("gemv 8x4x1024 w4", 16, None),
         ("gemv 8x4x1024 w4", 4, "idle_rows"),
         ("gemv 1x4x512 w4", 1, "stream_step"),  # half the threads would have nothing to load
-        ("gemv 1x8x4096 w4", 1, "stream_step"),  # 32 loads a thread
-        ("gemv 1x4x1024 w4 k2", 1, "stream_step"),
+        ("gemv 1x8x4096 w4", 1, "stream_loads"),  # 32 loads a thread
+        ("gemv 1x4x1024 w4 k2", 1, "stream_splits"),
+        ("gemv 1x4x1024 w4 k2 r2", 1, None),
         ("gemv 16x16x1024 w4", 16, "accumulator_registers"),
     ],
 )

@@ -189,3 +189,21 @@ def test_watch_without_a_bound_never_stops_and_still_estimates():
     assert watch.regret.estimated is None
     assert watch.estimate().estimated == pytest.approx(0, abs=1e-6)
     assert not watch.regret.stopped
+
+
+@pytest.mark.parametrize("status", ["machine_fault", "compile_failed", "crashed", "killed", "timeout", "launch_failed", "implausible"])
+def test_what_befell_a_schedule_at_the_moment_says_nothing_of_its_neighbours(status: str) -> None:
+    surrogate = told(candidates(NEAR_AND_FAR), timed(2, 10.0), failed(0, status))
+    assert surrogate.chance_of_failure(np.array([1]))[0] == pytest.approx(0.0, abs=1e-6)
+    blamed = told(candidates(NEAR_AND_FAR), timed(2, 10.0), failed(0, "refused"))
+    assert blamed.chance_of_failure(np.array([1]))[0] > 0.3
+
+
+def test_a_search_does_not_stop_for_having_failed_often() -> None:
+    """Sixteen results are the least that a search may stop on; those that say nothing do not count, and their schedules are left."""
+    given = candidates([schedule(128, group_m=1 + i) for i in range(20)])
+    watch = RegretWatch(given, 0.5)
+    watch.tell([timed(0, 10.0), *(failed(row, "machine_fault") for row in range(1, 18))])
+    assert not watch.regret.stopped
+    watch.tell([timed(row, 10.0) for row in range(1, 18)])
+    assert watch.regret.stopped

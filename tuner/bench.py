@@ -4,19 +4,21 @@ search, in the same environment and of the same kernels, is taken from the datab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cost_models.roofline import Roofline, roofline
 from db.records import Environment, Finalist, RunInfo
 from db.store import Store
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from search_spaces.schedule import Schedule
+from search_spaces.schedule import UNORDERED, Schedule
+from tuner.causes import cause_of
 from tuner.kernels import kernel_hash
 from tuner.measuring import MeasureSettings
 from tuner.ranking import rank
 from tuner.request import Request
+from tuner.scope import scope_of
 from tuner.search import Progress, SearchResult, search
 from tuner.searching import SearchWish, make_request
 from tuner.suite_files import SuiteRow
@@ -66,7 +68,8 @@ class BenchRow:
 class Benchmark:
     """A suite under way. wish: what to search for, of a problem.
 
-    written: is given the rows that there are so far, in the suite's order, once with all that needs no measuring, then after each product.
+    faults: of products that the machine failed. written: is given the rows that there are so far, in the suite's order, once with all that
+    needs no measuring, then after each product.
     """
 
     rows: Sequence[SuiteRow]
@@ -78,6 +81,7 @@ class Benchmark:
     say: Callable[[str], None]
     report: Callable[[Progress], None] = lambda progress: None
     written: Callable[[Sequence[BenchRow]], None] = lambda rows: None
+    faults: list[str] = field(default_factory=list)
     _found: dict[Problem, Stand | str] = field(default_factory=dict)
 
     def run(self) -> tuple[BenchRow, ...]:
@@ -88,7 +92,7 @@ class Benchmark:
         for place, problem in enumerate(missing, start=1):
             found = self._searched(problem, first=place == 1, more=place < len(missing))
             self._found[problem] = found
-            self.say(f"[{place}/{len(missing)}] {problem.shape} {problem.dtype} {problem.layout}: {_said(found)}")
+            self.say(f"[{place}/{len(missing)}] {problem.text}: {_said(found)}")
             self.written(self._so_far())
         return self._so_far()
 
@@ -111,12 +115,19 @@ class Benchmark:
         return None
 
     def _searched(self, problem: Problem, *, first: bool, more: bool) -> Stand | str:
-        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite."""
+        """The stand, or why there is none. Whatever befalls one product is its row, and not the end of the suite; but where the machine
+        lets nothing go on, the next product would fare no better."""
         try:
             result = self._search(problem, first=first, more=more)
+        except MachineFault:
+            raise
         except Exception as error:  # the boundary that keeps products apart
+            if cause_of(error) == "machine_fault":
+                raise
             words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return (words.splitlines() or [type(error).__name__])[0][:REASON_CHARACTERS]
+        if result.fault:
+            self.faults.append(f"{problem.text}: {result.fault}")
         (run,) = (run for run in self.store.runs() if run.id == result.run_id)
         return self._stand(problem, run, known=False) or _no_winner(result)
 
@@ -126,20 +137,22 @@ class Benchmark:
             ranking = rank(problem, self.hardware, request.space, request.model, request.seed)
             if first and bench.process:
                 bench.process.wait_until_ready()  # the next products' processes get ready meanwhile; a budget is to mean the same for all
-            return search(request, ranking, self.store, self.environment, bench, report=self.report)
+            return search(request, ranking, self.store, self.environment, bench, report=self.report, say=self.say)
 
     def _stand(self, problem: Problem, run: RunInfo, *, known: bool) -> Stand | None:
+        """What is known to be best for the request of this run, which has to have held finals with today's kernels and rules of timing."""
         finalists = self.store.finalists(run.id)
-        records = {finalist.trial_id: self.store.trial(finalist.trial_id) for finalist in finalists}
+        records = [self.store.trial(finalist.trial_id) for finalist in finalists]
         protocol = MeasureSettings().protocol
-        if any(record.protocol != protocol or record.kernel_hash != kernel_hash(record.schedule.family) for record in records.values()):
+        if any(record.protocol != protocol or record.kernel_hash != kernel_hash(record.schedule.family) for record in records):
             return None
         winner = next((finalist for finalist in finalists if finalist.winner), None)
         if winner is None:
             return None
+        winner, finalists = self._best(problem) or (winner, finalists)
         assert run.finished is not None
         return Stand(
-            schedule=records[winner.trial_id].schedule,
+            schedule=self.store.trial(winner.trial_id).schedule,
             finalist=winner,
             tied=sum(finalist.tied for finalist in finalists),
             measured=sum(record.measurement.median_us is not None for record in self.store.records(run_id=run.id)),
@@ -148,6 +161,16 @@ class Benchmark:
             known=known,
         )
 
+    def _best(self, problem: Problem) -> tuple[Finalist, tuple[Finalist, ...]] | None:
+        """By the rule of `db.best`, in this environment and of the families asked for; whoever measures anew is shown what that gave."""
+        request = self._request(problem)
+        unordered = any(UNORDERED in axes.get("fused_reduction", ()) for axes in request.space.axes.values())
+        scope = scope_of(self.hardware, families=tuple(request.space.axes), unordered=unordered)
+        answer = None if request.anew else self.store.best(problem, replace(scope, here=self.environment))
+        if answer is None or answer.finalist is None or answer.finals_run is None or answer.differs or answer.stale:
+            return None
+        return answer.finalist, self.store.finalists(answer.finals_run)
+
 
 def _row(row: SuiteRow, found: Stand | str | None) -> BenchRow:
     return BenchRow(row=row, stand=found) if isinstance(found, Stand) else BenchRow(row=row, reason=found or "")
@@ -155,8 +178,8 @@ def _row(row: SuiteRow, found: Stand | str | None) -> BenchRow:
 
 def _no_winner(result: SearchResult) -> str:
     """Why a search that came to its end has no winner."""
-    if result.notes:
-        return result.notes[0][:REASON_CHARACTERS]
+    if result.fault or result.notes:
+        return (result.fault or result.notes[0])[:REASON_CHARACTERS]
     statuses = [outcome.measurement.status for outcome in result.outcomes]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     return f"no schedule could be timed: {counts or 'none was tried within the budget'}"

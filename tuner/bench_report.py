@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from db.records import Environment
+from search_spaces.plain_text import visible
 from tuner.bench import BenchRow, Stand
 from tuner.report import table, tflops
 
@@ -19,19 +21,37 @@ COLUMNS = (
     *("schedule", "median_us", "library_us", "ratio", "ratio_low", "ratio_high", "tflops", "gb_per_second"),
     *("roofline_us", "roofline_percent", "limiter", "tied", "measured", "seconds", "source"),
 )
+COMPUTE = "compute"  # the roofline's limiter that no cache can help past
+BEYOND = "over 100 % of the roofline, faster than the GPU's published peak: the time or the GPU's file is wrong"
 TABLE_COLUMNS = (
     *("suite", "shape", "type", "schedule", ">us", ">TFLOP/s", ">GB/s", ">% roof", "x cuBLAS [95 %]"),
     *(">cuBLAS us", ">measured", ">seconds"),  # for which a terminal is too narrow
 )
 TERMINAL = len(TABLE_COLUMNS) - 3
+# what a spreadsheet takes for the start of a formula (OWASP, CSV injection), and a number, which is none
+FORMULA = re.compile(r"\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def bench_csv(rows: Sequence[BenchRow]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(facts(row) for row in rows)
+    writer.writerows({name: spreadsheet_cell(value) for name, value in facts(row).items()} for row in rows)
     return text.getvalue()
+
+
+def spreadsheet_cell(value: object) -> object:
+    """A value as a CSV file may hold it: a text that a spreadsheet would take for a formula begins with an apostrophe."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if FORMULA.match(value) and not NUMBER.fullmatch(value) else text
+
+
+def markdown_cell(text: str) -> str:
+    """A text as a cell of a Markdown table may hold it: in one line, its bars escaped."""
+    return " ".join(visible(text).split()).replace("|", "\\|")
 
 
 def facts(row: BenchRow) -> dict[str, Any]:
@@ -44,9 +64,10 @@ def facts(row: BenchRow) -> dict[str, Any]:
     if problem is None:
         return found
     found |= {"lda": problem.lda, "ldb": problem.ldb, "ldc": problem.ldc, "alignment": problem.alignment_bytes}
-    if row.stand is None:
+    stand = row.stand
+    if stand is None:
         return found
-    stand, finalist = row.stand, row.stand.finalist
+    finalist = stand.finalist
     found |= {name: round(getattr(finalist, name), 3) for name in ("median_us", "library_us")}
     found |= {name: round(getattr(finalist, name), 4) for name in ("ratio", "ratio_low", "ratio_high")}
     found |= {"schedule": str(stand.schedule), "tied": stand.tied, "measured": stand.measured, "seconds": round(stand.seconds, 1)}
@@ -58,14 +79,14 @@ def facts(row: BenchRow) -> dict[str, Any]:
 
 def bench_text(rows: Sequence[BenchRow], environment: Environment) -> str:
     """For a terminal."""
-    body = table(TABLE_COLUMNS[:TERMINAL], [_cells(row)[:TERMINAL] for row in rows if row.stand])
+    body = table(TABLE_COLUMNS[:TERMINAL], [tuple(map(visible, _cells(row)[:TERMINAL])) for row in rows if row.stand])
     return "\n".join([body, "", *_without(rows), *summary_lines(rows), environment_line(environment)])
 
 
 def bench_markdown(rows: Sequence[BenchRow], environment: Environment, title: str, effort: str) -> str:
     """title: of the suite. effort: how each product was searched, in words."""
     lines = [
-        f"Suite {title}: {effort}.",
+        f"Suite {' '.join(title.split())}: {effort}. Taken with tuner {environment.code_version}.",
         "Ratio: cuBLAS's time over the winner's, the median of paired rounds, with its 95 % interval. % roof: the time that",
         "the GPU's published peak and bandwidth allow, every element moved once, over the winner's. GB/s counts the same bytes.",
         "Measured: schedules timed in that search; seconds: from its first candidate to the end of its finals.",
@@ -75,9 +96,10 @@ def bench_markdown(rows: Sequence[BenchRow], environment: Environment, title: st
     ]
     for row in rows:
         if row.stand:
-            cells = [f"`{cell}`" if name == "schedule" else cell for name, cell in zip(TABLE_COLUMNS, _cells(row), strict=True)]
+            cells = list(map(markdown_cell, _cells(row)))
+            cells = [f"`{cell}`" if name == "schedule" else cell for name, cell in zip(TABLE_COLUMNS, cells, strict=True)]
             lines.append("| " + " | ".join(cells) + " |")
-    ends = [f"- {line}" for line in (*_without(rows), *summary_lines(rows), environment_line(environment))]
+    ends = [f"- {' '.join(line.split())}" for line in (*_without(rows), *summary_lines(rows), environment_line(environment))]
     return "\n".join([*lines, "", *ends, ""])
 
 
@@ -102,12 +124,16 @@ def _cells(row: BenchRow) -> tuple[str, ...]:
 
 
 def _without(rows: Sequence[BenchRow]) -> list[str]:
-    """Every product that has no stand, gathered under its reason."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    """Every product that has no stand, gathered under its reason, and every one beyond the roof."""
+    reasons: dict[str, list[str]] = {}
     for row in rows:
-        if row.stand is None:
-            reasons.setdefault((row.status, row.reason), []).append(" ".join(filter(None, (row.row.name, row.row.shape))))
-    return [f"{status}, {reason}: {', '.join(names)}" for (status, reason), names in reasons.items()]
+        name = " ".join(filter(None, (row.row.name, row.row.shape)))
+        stand = row.stand
+        if stand is None:
+            reasons.setdefault(f"{row.status}, {row.reason}", []).append(name)
+        elif stand.roof.limiter == COMPUTE and stand.roofline_share > 1:
+            reasons.setdefault(BEYOND, []).append(f"{name} ({100 * stand.roofline_share:.0f} %)")
+    return [visible(f"{reason}: {', '.join(names)}") for reason, names in reasons.items()]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -119,8 +145,9 @@ def _stands(rows: Sequence[BenchRow]) -> dict[str, list[Stand]]:
     """By suite, in the order of the rows."""
     found: dict[str, list[Stand]] = {}
     for row in rows:
-        if row.stand:
-            found.setdefault(row.row.suite, []).append(row.stand)
+        stand = row.stand
+        if stand:
+            found.setdefault(row.row.suite, []).append(stand)
     return found
 
 
@@ -154,7 +181,7 @@ def summary_lines(rows: Sequence[BenchRow]) -> list[str]:
 
 def environment_line(environment: Environment) -> str:
     known = {name: value for name, value in asdict(environment).items() if value is not None and name != "device_uuid"}
-    return "environment: " + ", ".join(f"{name} {value}" for name, value in known.items())
+    return visible("environment: " + ", ".join(f"{name} {value}" for name, value in known.items()))
 
 
 def bench_json(rows: Sequence[BenchRow], environment: Environment) -> dict[str, object]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
-
 from cost_models.roofline import on_chip_bytes, roofline
 from search_spaces.errors import UserError
-from search_spaces.gpu_files import gpu_names, load_gpu
+from search_spaces.gpu_files import readable_gpus
 from search_spaces.hardware import Hardware
 from search_spaces.occupancy import occupancy
-from search_spaces.problem import Problem
-from search_spaces.schedule import Tile
+from search_spaces.plain_text import shown, whole_number
+from search_spaces.problem import MAX_EXTENT, Problem
+from search_spaces.schedule import LARGEST_VALUE, Tile
 from tuner.report import table
 
 
 def parse_tile(text: str) -> Tile | None:
     if not text:
         return None
-    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
-    if not match or "0" in match.groups():
-        raise UserError(f"tile {text!r} is not MxNxK of numbers above 0; for example 128x128x32")
-    return Tile(*map(int, match.groups()))
+    words = text.split("x")
+    if len(words) != 3:
+        raise UserError(f"tile {shown(text)} is not MxNxK; for example 128x128x32")
+    m, n, k = (whole_number(word, f"tile {shown(text)}: {name}", least=1, most=MAX_EXTENT) for name, word in zip("MNK", words, strict=True))
+    return Tile(m, n, k)
 
 
 def roofline_facts(problem: Problem, hardware: Hardware, tile: str) -> dict[str, float | str]:
@@ -52,6 +52,10 @@ def roofline_text(problem: Problem, hardware: Hardware, tile: str) -> str:
 
 
 def occupancy_facts(hardware: Hardware, warps: int, registers: int, shared_memory_bytes: int) -> dict[str, float]:
+    given = {"warps": warps, "registers": registers, "bytes of shared memory": shared_memory_bytes}
+    for what, value in given.items():
+        if value > LARGEST_VALUE:
+            raise UserError(f"{value} {what} are over the {LARGEST_VALUE} that are reckoned with; no CTA has as many")
     found = occupancy(hardware, warps=warps, registers_per_thread=registers, shared_memory_bytes=shared_memory_bytes)
     return {
         "Block Limit SM": int(found.limit_ctas),
@@ -73,13 +77,14 @@ def occupancy_text(hardware: Hardware, warps: int, registers: int, shared_memory
 
 
 def gpus_text() -> str:
-    """The GPU files with the figures that decide most; `-` where no public source gives one."""
+    """The GPU files with the figures that decide most, `-` where no public source gives one; then a line for each that cannot be read."""
     rows = []
-    for name in gpu_names():
-        hardware = load_gpu(name)
+    readable, faults = readable_gpus()
+    for hardware in readable:
         major, minor = hardware.compute_capability
         peak = hardware.peak_flops.get("bf16") or hardware.peak_flops.get("fp16") or 0
         l2 = f"{hardware.l2_bytes / 2**20:.0f}" if hardware.l2_bytes else "-"
         figures = (hardware.sms or "-", f"{peak / 1e12:.0f}", f"{hardware.dram_bytes_per_second / 1e9:.0f}", l2)
-        rows.append((name, f"{major}.{minor}", *figures, hardware.title))
-    return table(("name", ">cc", ">SMs", ">TFLOP/s", ">GB/s", ">L2 MiB", "GPU"), rows)
+        rows.append((hardware.name, f"{major}.{minor}", *figures, hardware.title))
+    listed = table(("name", ">cc", ">SMs", ">TFLOP/s", ">GB/s", ">L2 MiB", "GPU"), rows)
+    return "\n".join([listed, *(f"not readable: {fault}" for fault in faults)])

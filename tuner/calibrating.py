@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -20,7 +20,7 @@ from cost_models.calibration import Calibration, constants
 from cost_models.calibration_files import calibration_text, load_calibration, user_file
 from cost_models.fitting import Sample, fit, geometric_mean, regrets
 from cost_models.hierarchy import estimate
-from db.reading import open_reader
+from db.reading import keep_silent, open_reader
 from db.records import Environment, Landscape
 from search_spaces.errors import UserError
 from search_spaces.gpu_files import on_device
@@ -28,7 +28,7 @@ from search_spaces.hardware import Hardware
 from search_spaces.lowering import lower
 from search_spaces.problem import Problem
 from search_spaces.table import ScheduleTable
-from tuner.exporters import write_atomically
+from tuner.files import write_file
 from tuner.report import table
 from tuner.resources import compile_workers
 
@@ -81,9 +81,9 @@ def mean_regrets(errors: Sequence[Error]) -> tuple[float, ...]:
     return tuple(geometric_mean(column) for column in zip(*(error.regrets for error in errors), strict=True))
 
 
-def stored_landscapes(hardware: Hardware, location: str | None) -> tuple[Landscape, ...]:
+def stored_landscapes(hardware: Hardware, location: str | None, say: Callable[[str], None] = keep_silent) -> tuple[Landscape, ...]:
     """The problems with enough times taken on this GPU itself. Refuses what is too little to fit to."""
-    with open_reader(location) as reader:
+    with open_reader(location, say) as reader:
         found = reader.landscapes(hardware.name, sms=hardware.sms, least=LEAST_SCHEDULES)
         where = reader.location
     ample = tuple(item for item in found if len(item.median_us) >= LEAST_SCHEDULES and _taken_on(hardware, item.environment))
@@ -184,14 +184,15 @@ def _all(values: Sequence[str | None]) -> str:
     return " and ".join(dict.fromkeys(value or "unknown" for value in values))
 
 
-def write_calibration(calibration: Calibration, output: Path | None) -> Path:
-    """To `output`, else to where `load_calibration` finds it before the package's own; all of it or nothing."""
+def write_calibration(calibration: Calibration, output: Path | None, *, made_from: str | None = None) -> Path:
+    """To `output`, else to where `load_calibration` finds it before the package's own; all of it or nothing. made_from: the GPU's file,
+    where it was named by one; it is not written over."""
     file = output or user_file(calibration.name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder of {file} cannot be made ({error.strerror}); name another file with --output") from None
-    write_atomically(file, calibration_text(calibration))
+    write_file(file, calibration_text(calibration), made_from=(made_from,))
     return file
 
 

@@ -1,17 +1,23 @@
 """What the commands share: options that several take, and how they say things. `cli` has the commands; nothing heavy is imported before
-it is needed."""
+it is needed.
+
+All that is printed goes through `put`, which lets nothing through that a terminal would obey: names come from databases and files that
+others wrote.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
+from search_spaces.plain_text import LARGEST, shown, visible, whole_number
 from search_spaces.problem import Problem, parse_shape
 
 if TYPE_CHECKING:
@@ -22,13 +28,55 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
+LARGEST_SEED = 2**32 - 1  # that every strategy takes
+CLEAR_LINE = "\r\x1b[2K"
+READER_GONE = 141  # what a shell makes of SIGPIPE
+
+
+def put(text: str, *, err: bool = False, end: str = "\n", before: str = "") -> None:
+    """Print to stdout, or to stderr. before: our own orders to the terminal, which are printed as they are.
+
+    A reader that is gone, as `head` is once it has enough, ends the program quietly. Raises MachineFault where there is no room.
+    """
+    try:
+        click.echo(before + visible(text) + end, nl=False, err=err)
+    except BrokenPipeError:
+        _drop(err)
+        raise SystemExit(READER_GONE) from None
+    except OSError as error:
+        _drop(err)
+        raise MachineFault(f"cannot write to {'stderr' if err else 'stdout'}: {error.strerror}") from None
+
+
+def _drop(err: bool) -> None:
+    """What could not be written would be tried again at the end of the program."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2 if err else 1)
+    os.close(nowhere)
+
+
 def say(text: str) -> None:
     """A line that is no result: to stderr."""
-    click.echo(text, err=True)
+    put(text, err=True)
 
 
 def print_result(as_json: bool, value: Callable[[], object], text: Callable[[], str]) -> None:
-    click.echo(json.dumps(value(), indent=2) if as_json else text())
+    put(json.dumps(value(), indent=2) if as_json else text())
+
+
+class Whole(click.ParamType):  # type: ignore[type-arg] # generic in Click's newer versions only
+    """A whole number in decimal digits, from `least` to `most`."""
+
+    name = "integer"
+
+    def __init__(self, *, least: int = 0, most: int = LARGEST) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        what = max(param.opts, key=len) if param else "the number"
+        return whole_number(str(value), what, least=self._least, most=self._most)
 
 
 def split_names(text: str) -> tuple[str, ...]:
@@ -53,12 +101,22 @@ def say_borrowed(ranking: Ranking) -> None:
         say(sentence)
 
 
-def _leading_dimensions(text: str) -> tuple[int, int, int]:
+def leading_dimensions(text: str) -> tuple[int, int, int]:
     parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise UserError(f"--ld {text!r} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
-    a, b, c = map(int, parts)
+    if len(parts) != 3:
+        raise UserError(f"--ld {shown(text)} is not three numbers; give lda,ldb,ldc, with 0 for the densest")
+    a, b, c = (whole_number(part, f"--ld {name}") for part, name in zip(parts, ("lda", "ldb", "ldc"), strict=True))
     return a, b, c
+
+
+def narrowed(families: str, triton: str, any_environment: bool, unordered: bool) -> dict[str, Any]:
+    """What `scope_options` came to, as fields of a `Scope`."""
+    return {
+        "families": split_names(families),
+        "triton": triton or None,
+        "any_environment": any_environment,
+        "unordered": unordered,
+    }
 
 
 def _options(*options: Command) -> Callable[[Command], Command]:
@@ -79,7 +137,9 @@ def problem_options(command: Command) -> Command:
         click.option("--out-dtype", default="", help="Type of C; the same as --dtype unless given."),
         click.option("--layout", default="nt", show_default=True, help="nn, nt, tn or tt, row-major; nt is x @ w.T with w stored [N, K]."),
         click.option("--ld", default="0,0,0", metavar="A,B,C", help="Leading dimensions in elements; 0 is the densest."),
-        click.option("--alignment", default=16, show_default=True, help="Bytes that the base pointers are a multiple of."),
+        click.option(
+            "--alignment", default=16, type=Whole(least=1), show_default=True, help="Bytes that the base pointers are a multiple of."
+        ),
         click.option(
             "--prepack",
             default="",
@@ -89,18 +149,18 @@ def problem_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(shape: str, dtype: str, out_dtype: str, layout: str, ld: str, alignment: int, prepack: str, **others: Any) -> None:
-        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), _leading_dimensions(ld)
+        (m, n, k), (lda, ldb, ldc) = parse_shape(shape), leading_dimensions(ld)
         kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
         problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
         if prepack not in ("", "a", "b", "ab"):
-            raise UserError(f"--prepack {prepack!r}: give a, b or ab")
+            raise UserError(f"--prepack {shown(prepack)}: give a, b or ab")
         asked, problem = problem, problem.prepacked(prepack)
         for name in ("lda", "ldb"):
             if getattr(asked, name) != getattr(problem, name):
                 say(f"{name[-1]} repacked once: {name} is {getattr(problem, name)} in place of {getattr(asked, name)}")
         if problem.is_empty:
             what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
-            click.echo(f"{problem.shape}: {what}; there is nothing to tune")
+            put(f"{problem.shape}: {what}; there is nothing to tune")
             return
         command(problem=problem, **others)
 
@@ -112,13 +172,23 @@ db_option = click.option("--db", default=None, help="Database file or URL; else 
 unordered_option = click.option(
     "--unordered", is_flag=True, help="Let schedules answer whose bits may differ from run to run (fused_reduction 2)."
 )
+scope_options = _options(
+    click.option("--families", default="", help="Only schedules of these kernel families, separated by commas."),
+    click.option("--triton", default="", metavar="VERSION", help="Only what this version of Triton compiled."),
+    click.option(
+        "--any-environment",
+        is_flag=True,
+        help="Whatever device, driver and libraries it was measured with; unless given, this machine's come first, and others are named.",
+    ),
+    unordered_option,
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 search_options = _options(
     click.option("--strategy", default="auto", show_default=True, help="How candidates are chosen (see `tuner strategies`)."),
     click.option(
         "--trials",
         default=0,
-        type=click.IntRange(min=0),
+        type=Whole(),
         help="Most schedules to measure (0: 48) or, without the GPU, to compile (0: 32).",
     ),
     click.option(
@@ -127,10 +197,11 @@ search_options = _options(
         help="Stop once what is not measured is expected to be faster than the best by less, such as 1% or 0.01; 0 for never. Unless"
         " given: 1%, and 0 for exhaustive, random and spread.",
     ),
-    click.option("--seed", default=0, help="Seed of the strategies that draw."),
+    click.option("--seed", default=0, type=Whole(most=LARGEST_SEED), help="Seed of the strategies that draw."),
+    click.option("--again", "anew", is_flag=True, help="Measure even what is known."),
     click.option("--measure-anyway", is_flag=True, help="Measure on the GPU that is present though it is another one."),
 )
-top_k_option = click.option("--top-k", default=10, show_default=True, type=click.IntRange(min=1), help="How many to show.")
+top_k_option = click.option("--top-k", default=10, show_default=True, type=Whole(least=1), help="How many to show.")
 space_options = _options(
     click.option("--space", default="default", show_default=True, help="A space's name (see `tuner spaces`), or a YAML file."),
     click.option(
@@ -150,7 +221,7 @@ class ProgressLine:
     """One line on a terminal's stderr, rewritten as the search goes on, and gone before the results."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr is not None and sys.stderr.isatty()
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -160,7 +231,7 @@ class ProgressLine:
 
     def clear(self) -> None:
         if self._live:
-            click.echo("\r\x1b[2K", err=True, nl=False)
+            put("", err=True, end="", before=CLEAR_LINE)
 
     def say(self, text: str) -> None:
         """A line that stays, above this one."""
@@ -176,4 +247,4 @@ class ProgressLine:
         parts += [f"best {best.measurement.median_us:.2f} us {best.schedule}"] if best else []
         parts += [f"estimated regret {progress.regret:.1%}"] if progress.regret is not None else []
         parts += [f"{left:.0f} s left"] if left is not None else []
-        click.echo("\r\x1b[2K" + ", ".join(parts), err=True, nl=False)
+        put(", ".join(parts), err=True, end="", before=CLEAR_LINE)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -16,20 +19,26 @@ TIE_SHARE = 0.005  # closer than half a percent is a tie, however small the nois
 
 @dataclass(frozen=True)
 class FinalsSamples:
-    """times_us[round, contestant] and library_us[round]: each round times everyone once, so a drifting clock moves all alike."""
+    """times_us[round, contestant] and library_us[round]: each round times everyone once, so a drifting clock moves all alike.
+
+    wrong: of each contestant, what was wrong with its answers or times; empty where nothing was. implausible: those that only
+    their times speak against, which are beyond the machine's peak."""
 
     times_us: NDArray[np.float64]
     library_us: NDArray[np.float64]
     hot_l2_us: tuple[float, ...] = ()
     eager_us: tuple[float, ...] = ()
     wrong: tuple[str, ...] = ()  # of each contestant, what was wrong with its answers; nothing where all were right
-    implausible: tuple[str, ...] = ()  # of each contestant, why it cannot have been so fast; nothing where it can
+    implausible: frozenset[int] = frozenset()  # of the wrong, those whose time is beyond the GPU's peak
 
-    def without(self, leaving: Collection[int]) -> FinalsSamples:
+    def without(self, leaving: Sequence[int]) -> FinalsSamples:
         """As if these contestants had not been there."""
         stay = [i for i in range(self.times_us.shape[1]) if i not in leaving]
-        hot, eager = (tuple(values[i] for i in stay if values) for values in (self.hot_l2_us, self.eager_us))
-        return FinalsSamples(self.times_us[:, stay], self.library_us, hot, eager)
+
+        def staying(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[i] for i in stay if values)
+
+        return FinalsSamples(self.times_us[:, stay], self.library_us, staying(self.hot_l2_us), staying(self.eager_us), staying(self.wrong))
 
 
 @dataclass(frozen=True)

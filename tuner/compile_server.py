@@ -14,16 +14,16 @@ import errno
 import importlib
 import json
 import os
-import re
 import selectors
 import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.causes import ASSEMBLER_SIGNAL, MACHINE, REGISTERS, TELLING, cause_of, causes, death, kinds
 from tuner.kernels import family_names
 
 NICENESS = 5  # compilers fill all CPUs, and the one process that measures is waited for
@@ -32,9 +32,6 @@ POLL_SECONDS = 0.05
 LOG_BYTES = 20_000
 MESSAGE_CHARACTERS = 300
 BUSY = (errno.ENOENT, errno.EBUSY, errno.ESTALE, errno.ETXTBSY)  # what another compiler's work in the same cache can look like
-REGISTERS = re.compile(r"\(C760\d\)|too many registers", re.IGNORECASE)  # C7600, C7602: ptxas cannot fit the code into the registers
-ASSEMBLER_SIGNAL = re.compile(r"`ptxas` failed with error code -(\d+)")
-TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror:|\bAssertion\b|LLVM ERROR")  # "PTXAS error:" opens a text that says why below
 
 
 @dataclass(eq=False)
@@ -75,11 +72,19 @@ def compile_schedule(job: dict[str, Any]) -> dict[str, Any]:
     scratch = {name: scratch_outline(part) for name, part in family.scratch(*operands, schedule, job["sms"]).items()}
     calls = family.calls(*operands, schedule, job["sms"], scratch)
     target = cuda_target(job["capability"])
-    binaries = [read_binary(compile_call(call, target, alignment_bytes=problem.alignment_bytes)) for call in calls]
+    compiled = [compile_call(call, target, alignment_bytes=problem.alignment_bytes) for call in calls]
+    binaries, files = [read_binary(one) for one in compiled], cache_folders(compiled)
     need, limit = max(binary.shared_memory_bytes for binary in binaries), job["shared_memory_limit_bytes"]
     if need > limit:
-        return {"status": "out_of_resources", "message": f"compiled to {need} B of shared memory, a CTA has {limit} B", "kernels": []}
-    return {"status": "ok", "message": "", "kernels": [asdict(binary) for binary in binaries]}
+        words = f"compiled to {need} B of shared memory, a CTA has {limit} B"
+        return {"status": "out_of_resources", "message": words, "kernels": [], "cache_folders": files}
+    return {"status": "ok", "message": "", "kernels": [asdict(binary) for binary in binaries], "cache_folders": files}
+
+
+def cache_folders(compiled: Sequence[Any]) -> list[str]:
+    """The names of the folders in Triton's cache that hold what these kernels, each a CompiledKernel, were compiled to."""
+    paths = [path for one in compiled for path in one.metadata_group.values()]
+    return sorted({os.path.basename(os.path.dirname(path)) for path in paths})
 
 
 def prepare() -> None:
@@ -94,27 +99,21 @@ def prepare() -> None:
 def failure(error: BaseException) -> dict[str, Any]:
     """The status of an exception that a compiler raised, the line of it that says why, and its whole text."""
     log = "".join(traceback.format_exception(error))[-LOG_BYTES:].strip()
-    cause = error
-    while cause.__cause__ is not None:  # Triton wraps an error of the language once for each inlined function
-        cause = cause.__cause__
+    *_, cause = causes(error)
+    status = cause_of(error)
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [""]
-    reason = lines[-1] if type(cause).__name__ == "CompilationError" else next(filter(TELLING.search, lines), lines[0])
-    message, status = f"{type(cause).__name__}: {reason}", "compile_failed"
-    killed = ASSEMBLER_SIGNAL.search(str(cause))
-    if killed:
-        status, message = death(int(killed[1]), "the assembler")
-    elif type(error).__name__ == "OutOfResources":
-        status = "out_of_resources"
+    reason = lines[-1] if "CompilationError" in kinds(cause) else next(filter(TELLING.search, lines), lines[0])
+    message = f"{type(cause).__name__}: {reason}"
+    if killed := ASSEMBLER_SIGNAL.search(str(cause)):
+        message = obituary(int(killed[1]) if killed[1] else signal.Signals[killed[2]], "the assembler")
     elif REGISTERS.search(str(cause)):
         message = f"ptxas-registers: {reason}"
     return {"status": status, "message": message, "log": log, "kernels": []}
 
 
-def death(number: int, who: str) -> tuple[str, str]:
-    """(status, message) of a process that a signal ended."""
-    if number == signal.SIGKILL:
-        return "killed", f"{who} was killed (out of memory?)"
-    return "crashed", f"{who} died of {signal.Signals(number).name}"
+def obituary(number: int, who: str) -> str:
+    """How a process ended, in words."""
+    return f"{who} was killed (out of memory?)" if number == signal.SIGKILL else f"{who} died of {signal.Signals(number).name}"
 
 
 def _attempt(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +145,8 @@ def _child(compile_job: Callable[[dict[str, Any]], dict[str, Any]], job: dict[st
 
 
 class Server:
-    """Runs jobs, at most `workers` at once. One that outlived its limit or was killed from outside is tried once more, with nothing
-    beside it."""
+    """Runs jobs, at most `workers` at once. One that outlived its limit, was killed from outside or died is tried once more, with nothing
+    beside it; its answer then says `alone`."""
 
     def __init__(self, compile_job: Callable[[dict[str, Any]], dict[str, Any]], workers: int, limit_seconds: float) -> None:
         self._compile_job = compile_job
@@ -226,8 +225,18 @@ class Server:
             self._fork(self._lonely.popleft(), alone=True)
 
     def _fork(self, job: dict[str, Any], *, alone: bool) -> None:
-        (pipe, answer_end), (log_pipe, log_end) = os.pipe(), os.pipe()
-        pid = os.fork()
+        """Start a child. Where the machine has no room for one more it waits for those that run; without any, that is the answer."""
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for end in ends:
+                os.close(end)
+            self._no_room(job, error, alone=alone)
+            return
+        pipe, answer_end, log_pipe, log_end = ends
         if pid == 0:
             _child(self._compile_job, job, answer_end, log_end)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -239,6 +248,14 @@ class Server:
         for end, keep in ((pipe, running.output.extend), (log_pipe, running.keep_log)):
             os.set_blocking(end, False)
             self._selector.register(end, selectors.EVENT_READ, lambda end=end, keep=keep: self._read_pipe(end, keep))
+
+    def _no_room(self, job: dict[str, Any], error: OSError, *, alone: bool) -> None:
+        if self._running:
+            self._workers = len(self._running)
+            self._queue.appendleft(job)
+            return
+        message = f"no compiler could be started: {error.strerror}"
+        self._answer(job, 0.0, {"status": "machine_fault", "message": message, "log": "", "kernels": [], "alone": alone})
 
     def _read_pipe(self, end: int, keep: Callable[[bytes], None]) -> None:
         if not _drain(end, keep):
@@ -256,13 +273,13 @@ class Server:
         if running.cancelled:
             return
         answer = self._verdict(running, status)
-        if answer["status"] in ("compile_timeout", "killed") and not running.alone:
+        if answer["status"] in ("compile_timeout", "killed", "crashed") and not running.alone:
             self._lonely.append(running.job)
         else:
-            self._answer(running, answer)
+            self._answer(running.job, time.monotonic() - running.started, answer)
 
     def _verdict(self, running: _Running, status: int) -> dict[str, Any]:
-        """What the child said, or else how it ended; then what it wrote to stderr."""
+        """What the child said, or else how it ended; then what it wrote to stderr, which may tell whose doing it was."""
         code = os.waitstatus_to_exitcode(status)
         answer: dict[str, Any] = {"status": "crashed", "message": f"the compiler left with exit code {code} and no answer"}
         if code == 0 and running.output:
@@ -270,19 +287,17 @@ class Server:
         elif running.timed_out:
             answer = {"status": "compile_timeout", "message": f"not compiled in {self._limit_seconds:g} s"}
         elif code < 0:
-            answer["status"], answer["message"] = death(-code, "the compiler")
+            answer = {"status": death(-code), "message": obituary(-code, "the compiler")}
         printed = running.log.decode(errors="replace").strip()
-        telling = next(filter(TELLING.search, printed.splitlines()), None)
-        if answer["status"] in ("crashed", "compile_failed") and telling:
-            answer["message"] += f": {telling.strip()}"
+        if answer["status"] in ("crashed", "compile_failed"):
+            answer |= _told(answer, printed, alone=running.alone)
         log = "\n".join(filter(None, (printed, answer.get("log"))))
-        return {"kernels": [], **answer, "message": answer["message"][:MESSAGE_CHARACTERS], "log": log}
+        return {"kernels": [], **answer, "message": answer["message"][:MESSAGE_CHARACTERS], "log": log, "alone": running.alone}
 
-    def _answer(self, running: _Running, answer: dict[str, Any]) -> None:
-        seconds = round(time.monotonic() - running.started, 3)
+    def _answer(self, job: dict[str, Any], seconds: float, answer: dict[str, Any]) -> None:
         if not self._answers:
             self._selector.register(1, selectors.EVENT_WRITE, self._write_answers)
-        self._answers += json.dumps({"id": running.job["id"], "seconds": seconds, **answer}).encode() + b"\n"
+        self._answers += json.dumps({"id": job["id"], "seconds": round(seconds, 3), **answer}).encode() + b"\n"
 
     def _write_answers(self) -> None:
         try:
@@ -293,6 +308,20 @@ class Server:
         del self._answers[:written]
         if not self._answers:
             self._selector.unregister(1)
+
+
+def _told(answer: dict[str, Any], printed: str, *, alone: bool) -> dict[str, str]:
+    """What a compiler's last words make of its failure. A diagnostic is a reason to refuse the schedule, but of one that died only where it
+    died so twice, the second time alone: a crash may be anything's doing."""
+    lines = printed.splitlines()
+    needy = next(filter(MACHINE.search, lines), None)
+    telling = needy or next(filter(TELLING.search, lines), None)
+    if telling is None:
+        return {}
+    message = f"{answer['message']}: {telling.strip()}"
+    if needy:
+        return {"status": "machine_fault", "message": message}
+    return {"status": answer["status"] if answer["status"] == "crashed" and not alone else "refused", "message": message}
 
 
 def _drain(end: int, keep: Callable[[bytes], None]) -> bool:

@@ -20,15 +20,20 @@ from typing import IO, Any, Literal, Self
 
 import psutil
 
+from search_spaces.errors import MachineFault
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 
-CompileStatus = Literal["ok", "compile_failed", "compile_timeout", "out_of_resources", "crashed", "killed"]
+CompileStatus = Literal[
+    "ok", "refused", "out_of_resources", "compile_failed", "compile_timeout", "crashed", "killed", "machine_fault"
+]  # what each means stands with `db.records.Status`
 PACKAGES = Path(__file__).parent.parent
 READ_BYTES = 1 << 16
 WAIT_SECONDS = 1.0
 MOST_FRUITLESS_STARTS = 2
 ERROR_BYTES = 4096
+CANDIDATE_BYTES = 2 * 2**20  # of disk that compiling one takes, and a little more
+CHILDRENS = "tmp"  # folder for the temporary files of those that compile, within the cache: whatever ends them, it goes with the cache
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the server forks
 
 
@@ -57,13 +62,18 @@ class KernelBinary:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What became of one job. `kernels` is empty unless status is ok: copies of operands, the product, the sum of split-K's parts."""
+    """What became of one job. `kernels` is empty unless status is ok: copies of operands, the product, the sum of split-K's parts.
+
+    cache_folders: names of the folders in the compiler's cache that hold them. alone: it was tried a second time, with nothing beside it.
+    """
 
     status: CompileStatus
     message: str
     log: str
     seconds: float
     kernels: tuple[KernelBinary, ...]
+    cache_folders: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def main(self) -> KernelBinary:
@@ -77,29 +87,53 @@ class Compiled:
 
 
 def compiler_environment(cache_dir: Path) -> dict[str, str]:
-    """For every process that compiles: what one of them compiled the others find in the cache.
+    """For every process that compiles: what one of them compiled the others find in the cache, and what it leaves behind lies there, too.
 
     Their modules are those of this package, whatever the folder that a person works in holds: a `triton.py` or a `db/` there is not ours.
+    Raises MachineFault where nothing can be written to the cache.
     """
+    files = cache_dir / CHILDRENS
+    try:
+        files.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise no_room(cache_dir, error) from None
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}  # the interpreter compiles nothing
     path = os.pathsep.join(filter(None, (str(PACKAGES), os.environ.get("PYTHONPATH"))))
-    return {**plain, "TRITON_CACHE_DIR": str(cache_dir), "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    return {**plain, "TRITON_CACHE_DIR": str(cache_dir), "TMPDIR": str(files), "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+
+
+def no_room(folder: Path, error: OSError) -> MachineFault:
+    """That compilers cannot work in this folder, and what to do."""
+    return MachineFault(
+        f"the compilers cannot write to {folder} ({error.strerror}), and each needs some {CANDIDATE_BYTES >> 20} MiB there: make room, or"
+        " set TMPDIR to another folder; what was measured is stored"
+    )
+
+
+def check_room(cache_dir: Path) -> None:
+    """Raises MachineFault where there is no room for one more candidate."""
+    try:
+        with tempfile.TemporaryFile(dir=cache_dir) as file:
+            file.write(bytes(CANDIDATE_BYTES))
+    except OSError as error:
+        raise no_room(cache_dir, error) from None
 
 
 class CompilePool:
     """Jobs in, results out as they finish. Closing it kills everything that still runs.
 
-    A server that dies is started anew with the jobs that are unanswered, unless it gave no answer twice running.
+    A server that dies is started anew with the jobs that are unanswered. Where it gave no answer twice running, and where there is no room
+    on the disk, every candidate would be lost: that is a MachineFault.
     """
 
     def __init__(self, workers: int, limit_seconds: float, cache_dir: Path, *, compile_function: str | None = None) -> None:
         self._arguments = ["--workers", str(workers), "--limit-seconds", str(limit_seconds)]
         self._arguments += ["--compile-function", compile_function] if compile_function else []
         self._environment = compiler_environment(cache_dir) | ONE_THREAD
+        self._cache_dir = cache_dir
         self._jobs: dict[int, CompileJob] = {}
         self._next_id = 0
         self._fruitless_starts = 0
-        self._lost_because = ""
         self._buffer = bytearray()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - what the server says when it cannot start; closed with the pool
         self._server = self._start()
@@ -112,14 +146,17 @@ class CompilePool:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._fruitless_starts += 1
-        return subprocess.Popen(
-            [sys.executable, "-m", "tuner.compile_server", *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=self._environment,
-            start_new_session=True,
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tuner.compile_server", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise MachineFault(f"the compile server cannot be started: {error.strerror}; what was measured is stored") from None
 
     @property
     def pid(self) -> int:
@@ -159,8 +196,6 @@ class CompilePool:
         """What has finished, waiting for at most so long for the first."""
         if not self._jobs:
             return []
-        if self._lost_because:
-            return self._give_up()
         assert self._server.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._server.stdout, selectors.EVENT_READ)
@@ -175,7 +210,10 @@ class CompilePool:
         answers = [json.loads(line) for line in lines]
         if answers:
             self._fruitless_starts = 0
-        return [(self._jobs.pop(answer["id"]), _compiled(answer)) for answer in answers if answer["id"] in self._jobs]
+        found = [(self._jobs.pop(answer["id"]), _compiled(answer)) for answer in answers if answer["id"] in self._jobs]
+        if any(compiled.status == "machine_fault" for _, compiled in found):
+            check_room(self._cache_dir)
+        return found
 
     def _server_died(self) -> list[tuple[CompileJob, Compiled]]:
         code = self._server.wait()
@@ -183,18 +221,18 @@ class CompilePool:
         close_streams(self._server.stdin, self._server.stdout)
         self._buffer.clear()
         if self._fruitless_starts >= MOST_FRUITLESS_STARTS:
-            self._lost_because = f"the compile server left {self._fruitless_starts} times without an answer, last with exit code {code}"
-            return self._give_up()
+            raise MachineFault(
+                f"nothing can be compiled: the compile server left {self._fruitless_starts} times without an answer, last with exit code"
+                f" {code}{self._last_words()}; what was measured is stored, and the same command goes on from there"
+            )
         self._server = self._start()
         self._send(self._jobs)
         return []
 
-    def _give_up(self) -> list[tuple[CompileJob, Compiled]]:
+    def _last_words(self) -> str:
         said = os.pread(self._errors.fileno(), ERROR_BYTES, max(os.fstat(self._errors.fileno()).st_size - ERROR_BYTES, 0))
-        log = said.decode(errors="replace").strip()
-        message = ": ".join(filter(None, (self._lost_because, log.rpartition("\n")[2])))
-        lost, self._jobs = self._jobs, {}
-        return [(job, Compiled(status="crashed", message=message, log=log, seconds=0.0, kernels=())) for job in lost.values()]
+        line = said.decode(errors="replace").strip().rpartition("\n")[2]
+        return f": {line}" if line else ""
 
     def results(self) -> Iterator[tuple[CompileJob, Compiled]]:
         """Every result, as it comes."""
@@ -241,4 +279,12 @@ def close_streams(*streams: IO[bytes] | None) -> None:
 
 def _compiled(answer: dict[str, Any]) -> Compiled:
     kernels = tuple(KernelBinary(**kernel) for kernel in answer["kernels"])
-    return Compiled(status=answer["status"], message=answer["message"], log=answer["log"], seconds=answer["seconds"], kernels=kernels)
+    return Compiled(
+        status=answer["status"],
+        message=answer["message"],
+        log=answer["log"],
+        seconds=answer["seconds"],
+        kernels=kernels,
+        cache_folders=tuple(answer.get("cache_folders", ())),
+        alone=answer["alone"],
+    )

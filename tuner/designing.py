@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError
 from search_spaces.gpu_files import on_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from tuner.environment import DeviceInfo, device_present
+from tuner.environment import DeviceInfo, device_present, require_sound_driver, why_no_device
 from tuner.search import Progress
 from tuner.searching import SearchWish, run_search
 
@@ -39,7 +39,7 @@ def require_present(hardware: Hardware, device: DeviceInfo | None) -> None:
     """Refuse to measure where this GPU is not."""
     stored = "without --measure, what is stored of it is used"
     if device is None:
-        raise UserError(f"--measure needs {hardware.name}, and no GPU is present; {stored}")
+        raise UserError(f"--measure needs {hardware.name}, and {why_no_device()}; {stored}")
     place = {"sms": device.sms, "memory_bytes": device.memory_bytes, "compute_capability": device.compute_capability}
     present = on_device(hardware, device.name, **place)  # type: ignore[arg-type]
     if present is None or present.name != hardware.name:
@@ -51,6 +51,7 @@ def measure(
 ) -> None:
     """Measure the designed sample into the store; what is there already is not measured again. The budget is shared out
     evenly, but a shape that is measured at all gets what that takes."""
+    require_sound_driver()
     require_present(hardware, device_present())
     problems = designed_problems(hardware)
     give_up = time.monotonic() + budget_seconds
@@ -60,7 +61,9 @@ def measure(
             say(f"the budget of {budget_seconds:.0f} s allows for {done} of {len(problems)} shapes")
             return
         share = max(left / (len(problems) - done), LEAST_SECONDS)
-        run_search(_wish(problem, hardware, location, share), say, report)
+        result = run_search(_wish(problem, hardware, location, share), say, report)
+        if result.fault:
+            raise MachineFault(f"{problem.text}: {result.fault}")
 
 
 def _wish(problem: Problem, hardware: Hardware, location: str | None, seconds: float) -> SearchWish:

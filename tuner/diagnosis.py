@@ -9,7 +9,8 @@ from pathlib import Path
 from db.faults import check_file, resolve
 from db.reading import open_reader
 from search_spaces.gpu_files import match_device
-from tuner.environment import device_present
+from search_spaces.plain_text import visible
+from tuner.environment import device_present, why_no_device
 from tuner.resources import compile_workers
 
 PACKAGES = ("tuner", "torch", "triton", "numpy", "sqlalchemy", "optuna")
@@ -22,7 +23,7 @@ def diagnosis(location: str | None) -> str:
 def _gpu_line() -> str:
     device = device_present()
     if device is None:
-        return "gpu: none that the driver shows; searches rank and compile, and do not measure"
+        return f"gpu: {why_no_device()}; searches rank and compile, and do not measure"
     capability = device.compute_capability
     file = match_device(device.name, sms=device.sms, memory_bytes=device.memory_bytes, compute_capability=capability)
     known = f"is {file.name}" if file else "has no file; write one and pass it as --gpu FILE"
@@ -42,7 +43,8 @@ def _versions_line() -> str:
 def _database_line(location: str | None) -> str:
     found = resolve(location)
     if isinstance(found, Path) and not check_file(found):
-        return f"database: {found}, not there yet; the first search makes it"
+        return f"database: {visible(str(found))}, not there yet; the first search makes it"
     with open_reader(location) as reader:
         trials = sum(reader.stats().trials.values())
-        return f"database: {reader.location}, {trials} trials"
+        left_out = f", {reader.damaged_rows} left out" if reader.damaged_rows else ""
+        return f"database: {reader.location}, {trials} trials{left_out}"

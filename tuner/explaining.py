@@ -3,10 +3,9 @@ plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -21,21 +20,23 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from search_spaces.space import Space, why_not
 from search_spaces.table import ScheduleTable
+from tuner.bank_report import placed_facts, placed_text
 from tuner.compiling import Compiled, CompilePool
 from tuner.ranking import Ranking, pieces, tiles
 from tuner.report import microseconds, pruning_text, table
 from tuner.resources import compile_workers
+from tuner.temporary import temporary_folder
 from tuner.workbench import COMPILE_LIMIT_SECONDS, compile_job
 
 NEAR_SHARE = 1.05  # a reject within 5 % of the limit is worth compiling to see whether the arithmetic was too strict
 
 
-def known_records(problem: Problem, hardware: Hardware, location: str | None) -> list[Record]:
+def known_records(problem: Problem, hardware: Hardware, location: str | None, say: Callable[[str], None]) -> list[Record]:
     """All that is stored of this problem on this GPU; nothing where there is no database yet."""
     found = resolve(location)
     if isinstance(found, Path) and not check_file(found):
         return []
-    with open_reader(location) as reader:
+    with open_reader(location, say) as reader:
         return list(reader.records(problem=problem, gpu=hardware.name))
 
 
@@ -90,7 +91,7 @@ def _nearly_fits(table: ScheduleTable, problem: Problem, hardware: Hardware) -> 
 def compile_rejects(schedules: Sequence[Schedule], problem: Problem, hardware: Hardware) -> dict[Schedule, Compiled]:
     if not schedules:
         return {}
-    with TemporaryDirectory(prefix="tuner-") as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
+    with temporary_folder() as folder, CompilePool(compile_workers(), COMPILE_LIMIT_SECONDS, folder) as pool:
         pool.submit([compile_job(schedule, problem, hardware) for schedule in schedules])
         return {job.schedule: compiled for job, compiled in pool.results()}
 
@@ -99,19 +100,45 @@ def schedule_text(schedule: Schedule, ranking: Ranking) -> str:
     """One schedule in full: its three tiles, what it needs, and every term of the model."""
     row = ranking.row_of(schedule)
     if row is None:
-        alone = why_not(schedule, ranking.problem, ranking.hardware)
-        return f"'{schedule}' falls: {alone}" if alone else f"'{schedule}' can run, but is not {_missing_from(schedule, ranking)}"
+        return f"'{schedule}' {_unranked(schedule, ranking)}"
     estimate, below = ranking.estimate(row), tiles(ranking.lowering, row, schedule)
+    all_of_it = ", all that a CTA can have" if below.shared_memory_bytes == ranking.hardware.shared_memory_per_cta_bytes else ""
     lines = [
         f"'{schedule}' ranks {row + 1} of {ranking.pruning.survived}",
         f"CTA tile {schedule.cta}, warp tile {below.warp}, MMA tile {below.mma} ({below.instruction})",
-        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory,"
+        f"{below.registers} registers a thread, {below.shared_memory_bytes} B of shared memory{all_of_it},"
         f" {int(ranking.lowering.k_steps[row])} K steps",
         f"{microseconds(estimate.seconds)} us, limited by {estimate.limiter}",
     ]
     terms = table(("term", ">us"), [(name, microseconds(seconds)) for name, seconds in estimate.terms.items()])
     facts = table(("figure", ">value"), [(name, f"{value:.4g}") for name, value in estimate.facts.items()])
-    return "\n".join([*lines, terms, facts])
+    return "\n".join([*lines, placed_text(schedule, ranking.problem, ranking.hardware), terms, facts])
+
+
+def schedule_json(schedule: Schedule, ranking: Ranking) -> dict[str, object]:
+    """The same as plain data; without a rank, the reason for that."""
+    row = ranking.row_of(schedule)
+    found: dict[str, object] = {"schedule": str(schedule), "survivors": ranking.pruning.survived}
+    if row is None:
+        return found | {"rank": None, "reason": _unranked(schedule, ranking)}
+    below = tiles(ranking.lowering, row, schedule)
+    return (
+        found
+        | _leader(ranking, row)
+        | {
+            "cta_tile": str(schedule.cta),
+            "instruction": below.instruction,
+            "registers": below.registers,
+            "shared_memory_bytes": below.shared_memory_bytes,
+            "shared_memory_limit_bytes": ranking.hardware.shared_memory_per_cta_bytes,
+            "k_steps": int(ranking.lowering.k_steps[row]),
+        }
+    )
+
+
+def _unranked(schedule: Schedule, ranking: Ranking) -> str:
+    alone = why_not(schedule, ranking.problem, ranking.hardware)
+    return f"falls: {alone}" if alone else f"can run, but is not {_missing_from(schedule, ranking)}"
 
 
 def _missing_from(schedule: Schedule, ranking: Ranking) -> str:
@@ -150,23 +177,23 @@ def agreement_text(found: Agreement) -> str:
     return "\n".join(lines)
 
 
+def _leader(ranking: Ranking, row: int) -> dict[str, object]:
+    schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
+    below = tiles(ranking.lowering, row, schedule)
+    return {
+        "rank": row + 1,
+        "schedule": str(schedule),
+        "warp_tile": str(below.warp),
+        "mma_tile": str(below.mma),
+        "seconds": estimate.seconds,
+        "limiter": estimate.limiter,
+        "terms": dict(estimate.terms),
+        "facts": dict(estimate.facts),
+        "shared_tiles": placed_facts(schedule, ranking.problem, ranking.hardware),
+    }
+
+
 def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str, object]:
-    leaders = []
-    for row in range(min(top_k, len(ranking.table))):
-        schedule, estimate = ranking.table.schedule(row), ranking.estimate(row)
-        below = tiles(ranking.lowering, row, schedule)
-        leaders.append(
-            {
-                "rank": row + 1,
-                "schedule": str(schedule),
-                "warp_tile": str(below.warp),
-                "mma_tile": str(below.mma),
-                "seconds": estimate.seconds,
-                "limiter": estimate.limiter,
-                "terms": dict(estimate.terms),
-                "facts": dict(estimate.facts),
-            }
-        )
     return {
         "enumerated": ranking.pruning.enumerated,
         "survivors": ranking.pruning.survived,
@@ -175,7 +202,7 @@ def explanation_json(ranking: Ranking, top_k: int, found: Agreement) -> dict[str
             for f in ranking.pruning.fallen
         ],
         "calibration": ranking.calibration.name,
-        "leaders": leaders,
+        "leaders": [_leader(ranking, row) for row in range(min(top_k, len(ranking.table)))],
         "agreement": {
             "compiled": found.compiled,
             "false_accepts": list(found.false_accepts),

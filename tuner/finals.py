@@ -13,7 +13,7 @@ from tuner.leaders import FINALISTS, STAGES, Field
 from tuner.measuring import Lost, MeasuringProcess
 
 if TYPE_CHECKING:
-    from tuner.search import Outcome
+    from tuner.outcomes import Outcome
 
 FINALS_SECONDS = 1.0  # of rounds that tell the finalists apart; first rounds, where noise asks for them, come on top
 
@@ -57,15 +57,15 @@ def _leaders(timed: Sequence[Outcome], process: MeasuringProcess, notes: list[st
 def _without_wrong(
     leaders: Sequence[Outcome], samples: FinalsSamples, record: Callable[[int, Measurement], None], notes: list[str]
 ) -> tuple[list[Outcome], FinalsSamples]:
-    """Those whose answers were right to the end, and their times. What became of the others is recorded: a wrong answer disproves what was
-    said of its schedule before."""
-    leaving: dict[int, tuple[Status, str]] = {i: ("implausible", said) for i, said in enumerate(samples.implausible) if said}
-    leaving |= {i: ("wrong_answer", said) for i, said in enumerate(samples.wrong) if said}
-    for i, (status, complaint) in leaving.items():
-        measurement = replace(leaders[i].measurement, status=status, message=f"in the finals: {complaint}", samples_us=(), median_us=None)
-        record(leaders[i].rank, measurement)
+    """Those whose answers were right to the end, and their times. The others are recorded as wrong, which disproves what was said
+    before."""
+    wrong = {i: complaint for i, complaint in enumerate(samples.wrong) if complaint}
+    for i, complaint in wrong.items():
+        status: Status = "implausible" if i in samples.implausible else "wrong_answer"
+        said = f"in the finals: {complaint}"
+        record(leaders[i].rank, replace(leaders[i].measurement, status=status, message=said, samples_us=(), median_us=None))
         notes.append(f"{leaders[i].schedule} left the finals: {complaint}")
-    return [o for i, o in enumerate(leaders) if i not in leaving], samples.without(leaving)
+    return [o for i, o in enumerate(leaders) if i not in wrong], samples.without(list(wrong))
 
 
 def _finalists(leaders: Sequence[Outcome], samples: FinalsSamples) -> tuple[Finalist, ...]:

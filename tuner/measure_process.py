@@ -133,11 +133,11 @@ def say(answers: Any, content: dict[str, Any]) -> None:
 
 
 def greeting(bench: Bench) -> dict[str, Any]:
-    """sms: those that this process may use."""
+    """sms: those that this process may use. check_seconds: about what checking a schedule takes."""
     plan = bench.plan
     sets = {"sets": plan.count, "operands": bench.operands, "operands_over_l2": plan.over_l2}
     device = {"l2_bytes": bench.l2_bytes, "sms": bench.device_sms}
-    return {"op": "hello", "library_us": bench.library_us, **sets, **device}
+    return {"op": "hello", "library_us": bench.library_us, "check_seconds": bench.check_seconds, **sets, **device}
 
 
 def serve(bench: Bench, requests: Any, answers: Any) -> None:

@@ -1,118 +1,39 @@
-"""Measuring on the GPU that is present: a handle to the process that does it, and what is made of its death. Needs neither torch nor
-CUDA itself."""
+"""Measuring on the GPU that is present: a handle to the process that does it, and what is made of its answers and its deaths. Needs neither
+torch nor CUDA itself."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from db.records import Measurement, Status
-from search_spaces.errors import UserError
+from db.records import Measurement
+from search_spaces.errors import MachineFault
+from search_spaces.gpu_files import match_device, on_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
 from tuner.comparing import DRIFT_SHARE, FinalsSamples
-from tuner.compiling import close_streams, compiler_environment
-from tuner.environment import device_present
+from tuner.device_lock import DeviceLock
+from tuner.environment import DeviceInfo, device_present
+from tuner.measure_child import Child, MeasureSettings, Standby, spawn
+from tuner.measure_protocol import Hello, Lost, read_answer, read_finals, read_hello, read_library, read_rounds
+from tuner.plausible import beyond_peak
 
-READ_BYTES = 1 << 16
-DEATH_SECONDS = 30.0  # the driver can hold on to a process with a lost context for a while, killed or not
-WAIT = "--wait"  # the only argument of a process that is to read its arguments from its first line of input
-ERROR_CHARACTERS = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureSettings:
-    """protocol names the rules of timing: times under different rules are never compared."""
-
-    protocol: str = "graph-rotating-1"
-    start_seconds: float = 180.0
-    candidate_seconds: float = 30.0
-    finals_seconds: float = 120.0
-    anchor_every: int = 16  # candidates between two timings of the library
-    command: tuple[str, ...] = (sys.executable, "-m", "tuner.measure_start")
-
-
-class Lost(Exception):
-    """The process did not answer: it died, or outlived its time and was killed."""
-
-    def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
-        self.status: Status = status
-        self.message = message
-
-
-@dataclass
-class _Child:
-    """One life of the process."""
-
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    buffer: bytearray = field(default_factory=bytearray)
-    ready: bool = False
-    measured: int = 0
-
-    def end(self) -> None:
-        """Kill the process, all of its group."""
-        with contextlib.suppress(ProcessLookupError):  # it is gone already
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it has its signal
-            self.process.wait(DEATH_SECONDS)
-        close_streams(self.process.stdin, self.process.stdout, self.errors)
-
-
-def _spawn(settings: MeasureSettings, cache_dir: Path, arguments: Sequence[str]) -> _Child:
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when this life of the process ends
-    process = subprocess.Popen(
-        [*settings.command, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        env=compiler_environment(cache_dir) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # as NVML counts
-        start_new_session=True,
-    )
-    return _Child(process, errors)
-
-
-class Standby:
-    """A process for a problem that is not known yet: it imports what measuring needs, does not touch the GPU, and waits."""
-
-    def __init__(self, settings: MeasureSettings, cache_dir: Path) -> None:
-        self._child: _Child | None = _spawn(settings, cache_dir, [WAIT])
-
-    def hand_over(self, arguments: Sequence[str]) -> _Child:
-        """Tell it the arguments that it was started without; whoever takes it ends it."""
-        child, self._child = self._child, None
-        assert child is not None, "handed over twice"
-        assert child.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead, as whoever takes it will find
-            child.process.stdin.write(json.dumps(arguments).encode() + b"\n")
-            child.process.stdin.flush()
-        return child
-
-    def close(self) -> None:
-        if self._child is not None:
-            self._child.end()
+__all__ = ["Lost", "MeasureSettings", "MeasuringProcess", "Standby"]
 
 
 class MeasuringProcess:
     """Measures schedules of one problem. The process starts at once, or is the one that stood by, and gets ready while others compile; it
-    is started anew after each death."""
+    is started anew after each death.
+
+    Raises MachineFault, here and later, where no process can be had that measures: no schedule is to blame for that.
+    """
 
     def __init__(
         self,
@@ -124,13 +45,20 @@ class MeasuringProcess:
         wait: Callable[[str], None] | None = None,
         standby: Standby | None = None,
     ) -> None:
-        self._settings, self._cache_dir = settings, cache_dir
+        self._problem, self._settings, self._cache_dir = problem, settings, cache_dir
         self._arguments = ["--problem", json.dumps(asdict(problem)), "--sms", str(int(hardware.need("sms")))]
-        device = device_present()
-        self._lock = _device_lock(device.uuid if device else "none", wait or (lambda sentence: None))
+        self._device = device_present()
+        self._judged_by = _judged_by(hardware, self._device)
         self._anchors: list[float] = []
+        self._odd_anchor = ""
         self._since_anchor = 0
-        self._child: _Child | None = standby.hand_over(self._arguments) if standby else self._start()
+        self._hello: Hello | None = None
+        self._lock = DeviceLock(self._device.uuid if self._device else "none", wait or (lambda sentence: None))
+        try:
+            self._child: Child | None = standby.hand_over(self._arguments) if standby else self._start()
+        except BaseException:
+            self._lock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -138,8 +66,8 @@ class MeasuringProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _start(self) -> _Child:
-        return _spawn(self._settings, self._cache_dir, self._arguments)
+    def _start(self) -> Child:
+        return spawn(self._settings, self._cache_dir, self._arguments)
 
     @property
     def pid(self) -> int | None:
@@ -152,49 +80,69 @@ class MeasuringProcess:
     def measure(self, schedule: Schedule, best_us: float | None) -> Measurement:
         """Check and time one schedule. Whatever it does to the process is its result; the next one finds a fresh process.
 
-        One that fails in a process that others used before it is tried again in a fresh one before it gets the blame.
+        One that fails in a process that others used before it is tried again in a fresh one before it gets the blame, and so is one whose
+        process failed for a reason of the moment's. Of a time that the machine cannot have taken nothing but the fault is kept.
         """
         request = {"op": "measure", "schedule": asdict(schedule), "best_us": best_us}
         for attempt in (1, 2):
+            child = self._ready()
             try:
-                child = self._ready()
-                answer = self._ask(child, request, self._settings.candidate_seconds, "status")
+                answer = child.ask(request, self._settings.candidate_seconds + _check_seconds(child), read_answer)
             except Lost as lost:
-                first_in_its_process = self._end() == 0
-                if attempt == 1 and lost.status != "timeout" and not (first_in_its_process and lost.status == "crashed"):
+                alone = self._end() == 0
+                if attempt == 1 and lost.status != "timeout" and not (alone and lost.status in ("crashed", "faulted")):
                     continue
-                return Measurement(status=lost.status, message=lost.message)
+                return self._with_operands(Measurement(status=lost.status, message=lost.message), child)
             child.measured += 1
-            if answer.pop("fatal", False):
+            if answer.fatal:
                 self._end()
                 if attempt == 1 and child.measured > 1:
                     continue
             self._keep_anchor()
-            return _measured(answer)
+            return self._with_operands(self._plausible(answer.measurement), child)
         raise AssertionError("the second attempt returns")
 
+    def _plausible(self, measured: Measurement) -> Measurement:
+        if measured.median_us is None:
+            return measured
+        fault = beyond_peak(min(*measured.samples_us, measured.median_us), self._problem, self._judged_by)
+        return replace(measured, status="implausible", message=fault, samples_us=(), median_us=None) if fault else measured
+
+    def _with_operands(self, measured: Measurement, child: Child) -> Measurement:
+        hello = child.hello
+        assert hello is not None, "it was ready"
+        return replace(measured, operands=hello.operands, operand_sets=hello.sets, operands_over_l2=hello.operands_over_l2)
+
     def finals(self, schedules: Sequence[Schedule], seconds: float) -> FinalsSamples:
-        """Time the leaders and the library in turn. Raises Lost where the process dies of it."""
-        request = {"op": "finals", "schedules": [asdict(schedule) for schedule in schedules], "seconds": seconds}
-        try:
-            answer = self._ask(self._ready(), request, self._settings.finals_seconds, "rounds")
-        except Lost:
-            self._end()
-            raise
-        rounds = np.array(answer["rounds"], dtype=np.float64)
-        times = {name: tuple(answer[name]) for name in ("hot_l2_us", "eager_us")}
-        return FinalsSamples(rounds[:, 1:], rounds[:, 0], **times, wrong=tuple(answer.get("wrong", ())))
+        """Time the leaders and the library in turn. A leader that cannot have been so fast is marked as wrong.
+
+        Raises Lost where the process dies of it, or where the library cannot have been so fast.
+        """
+        samples = self._in_turn({"op": "finals", "seconds": seconds}, schedules, read_finals)
+        fastest = np.minimum(samples.times_us.min(axis=0), np.minimum(samples.hot_l2_us, samples.eager_us))
+        faults = [beyond_peak(float(us), self._problem, self._judged_by) for us in fastest]
+        wrong = tuple(said or fault for said, fault in zip(samples.wrong, faults, strict=True))
+        implausible = frozenset(i for i, fault in enumerate(faults) if fault and not samples.wrong[i])
+        return replace(samples, wrong=wrong, implausible=implausible)
 
     def first_rounds(self, schedules: Sequence[Schedule], count: int) -> FinalsSamples:
         """So many rounds of contestants of which few go on to the finals; no more is known of them. Raises Lost as `finals`."""
-        request = {"op": "rounds", "schedules": [asdict(schedule) for schedule in schedules], "rounds": count}
+        return self._in_turn({"op": "rounds", "rounds": count}, schedules, read_rounds)
+
+    def _in_turn(
+        self, request: dict[str, Any], schedules: Sequence[Schedule], read: Callable[[dict[str, Any], int], FinalsSamples]
+    ) -> FinalsSamples:
+        child = self._ready()
         try:
-            answer = self._ask(self._ready(), request, self._settings.finals_seconds, "rounds")
+            request |= {"schedules": [asdict(schedule) for schedule in schedules]}
+            limit = self._settings.finals_seconds + len(schedules) * _check_seconds(child)
+            samples = child.ask(request, limit, lambda said: read(said, len(schedules)))
+            if fault := beyond_peak(float(samples.library_us.min()), self._problem, self._judged_by):
+                raise Lost("implausible", f"of the library, {fault}")
         except Lost:
             self._end()
             raise
-        rounds = np.array(answer["rounds"], dtype=np.float64)
-        return FinalsSamples(rounds[:, 1:], rounds[:, 0])
+        return samples
 
     @property
     def library_seconds(self) -> float | None:
@@ -202,14 +150,39 @@ class MeasuringProcess:
         return self._anchors[-1] * 1e-6 if self._anchors else None
 
     @property
+    def sms(self) -> int | None:
+        """SMs that the process may use, as CUDA tells it: under MPS they can be fewer than the card's. None until it is ready."""
+        return self._hello.sms if self._hello else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about how the run went."""
+        return tuple(filter(None, (self._sms_note(), self._l2_note(), self._odd_anchor, self._drift_note())))
+
+    def _sms_note(self) -> str:
+        if self._device is None or self.sms is None or self.sms == self._device.sms:
+            return ""
+        return f"measured on {self.sms} of the {self._device.sms} SMs of {self._device.name}: no more are given to this process"
+
+    def _l2_note(self) -> str:
+        share = self._hello.operands_over_l2 if self._hello else None
+        if share is None or share >= 1:
+            return ""
+        return f"timed with operands that L2 may hold: all sets together touch {share:.2f} of it"
+
+    def _drift_note(self) -> str:
         if len(self._anchors) < 2:
-            return ()
+            return ""
         drift = max(self._anchors) / min(self._anchors) - 1
         if drift <= DRIFT_SHARE:
-            return ()
-        return (f"cuBLAS moved by {drift:.1%} between {min(self._anchors):.2f} and {max(self._anchors):.2f} us during the run",)
+            return ""
+        return f"cuBLAS moved by {drift:.1%} between {min(self._anchors):.2f} and {max(self._anchors):.2f} us during the run"
+
+    def _add_anchor(self, library_us: float) -> None:
+        if fault := beyond_peak(library_us, self._problem, self._judged_by):
+            self._odd_anchor = f"a time of cuBLAS was left out: {fault}"
+        else:
+            self._anchors.append(library_us)
 
     def _keep_anchor(self) -> None:
         self._since_anchor += 1
@@ -217,76 +190,27 @@ class MeasuringProcess:
             return
         self._since_anchor = 0
         try:
-            answer = self._ask(self._child, {"op": "library"}, self._settings.candidate_seconds, "library_us")
-            self._anchors.append(answer["library_us"])
+            self._add_anchor(self._child.ask({"op": "library"}, self._settings.candidate_seconds, read_library))
         except Lost:
             self._end()
 
-    def _ready(self) -> _Child:
+    def _ready(self) -> Child:
         """A process that has said hello. One that died before it was asked anything is started once more; then the machine is to blame."""
         for attempt in (1, 2):
             if self._child is None:
                 self._child = self._start()
             child = self._child
-            if child.ready:
+            if child.hello is not None:
                 return child
             try:
-                self._anchors.append(self._read(child, self._settings.start_seconds, "library_us")["library_us"])
-                child.ready = True
+                child.hello = self._hello = child.read(self._settings.start_seconds, read_hello)
+                self._add_anchor(child.hello.library_us)
                 return child
             except Lost as lost:
                 self._end()
                 if attempt == 2:  # no schedule is to blame, so none is recorded as failed
-                    raise UserError(f"cannot measure: {lost.message}; see `tuner doctor`, or leave it out with --no-measure") from None
+                    raise MachineFault(f"cannot measure: {lost.message}; see `tuner doctor`, or leave it out with --no-measure") from None
         raise AssertionError("the second attempt returns or raises")
-
-    def _ask(self, child: _Child, request: dict[str, Any], limit_seconds: float, key: str) -> dict[str, Any]:
-        assert child.process.stdin is not None
-        try:
-            child.process.stdin.write(json.dumps(request).encode() + b"\n")
-            child.process.stdin.flush()
-        except BrokenPipeError:
-            raise self._obituary(child) from None
-        return self._read(child, limit_seconds, key)
-
-    def _read(self, child: _Child, limit_seconds: float, key: str) -> dict[str, Any]:
-        """The next line of the process: a JSON object that has the key. Raises Lost."""
-        assert child.process.stdout is not None
-        deadline = time.monotonic() + limit_seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.process.stdout, selectors.EVENT_READ)
-            while b"\n" not in child.buffer:
-                if not selector.select(max(deadline - time.monotonic(), 0)):
-                    raise Lost("timeout", f"no answer in {limit_seconds:g} s; the measuring process was killed")
-                data = os.read(child.process.stdout.fileno(), READ_BYTES)
-                if not data:
-                    raise self._obituary(child)
-                child.buffer += data
-        line, _, rest = bytes(child.buffer).partition(b"\n")
-        child.buffer = bytearray(rest)
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if isinstance(answer, dict) and key not in answer and {"status", "message"} <= answer.keys():
-            raise Lost(answer["status"], answer["message"])
-        if not isinstance(answer, dict) or key not in answer:
-            raise Lost("crashed", f"the measuring process answered {line[:ERROR_CHARACTERS]!r}")
-        return answer
-
-    def _obituary(self, child: _Child) -> Lost:
-        """How the process died. Killed from outside says nothing about the schedule."""
-        try:
-            code = child.process.wait(DEATH_SECONDS)
-        except subprocess.TimeoutExpired:
-            return Lost("crashed", "the measuring process closed its output and went on running")
-        child.errors.seek(0)
-        lines = [line for line in child.errors.read().decode(errors="replace").splitlines() if line.strip()]
-        last = f": {lines[-1][:ERROR_CHARACTERS]}" if lines else ""
-        if code == -signal.SIGKILL:
-            return Lost("killed", "the measuring process was killed from outside")
-        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
-        return Lost("crashed", f"the measuring process {how}{last}")
 
     def _end(self) -> int:
         """End the process; how many schedules it had measured."""
@@ -301,20 +225,17 @@ class MeasuringProcess:
         self._lock.close()
 
 
-def _measured(answer: dict[str, Any]) -> Measurement:
-    return Measurement(**{**answer, "samples_us": tuple(answer.get("samples_us", ()))})
+def _check_seconds(child: Child) -> float:
+    """What checking one schedule's answers may add to a limit: twice what it takes on a quiet machine."""
+    return 2 * child.hello.check_seconds if child.hello else 0.0
 
 
-def _device_lock(device: str, wait: Callable[[str], None]) -> IO[bytes]:
-    """Held while this process measures, so that two tuners on one GPU take turns. Freed by the system whatever becomes of the holder."""
-    name = "".join(character if character.isalnum() else "-" for character in device)
-    path = Path(tempfile.gettempdir()) / f"tuner-gpu-{name}.lock"
-    if not path.exists():
-        path.touch()
-    file = path.open("rb")  # to read is enough, and all that another user's file allows
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        wait("another tuner measures on this GPU; waiting for it")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+def _judged_by(hardware: Hardware, device: DeviceInfo | None) -> Hardware | None:
+    """Whose peak the times have to keep to: that of the GPU which is present, though another one may have been named; None where that is
+    not known."""
+    if device is None:
+        return hardware
+    place = {"sms": device.sms, "memory_bytes": device.memory_bytes, "compute_capability": device.compute_capability}
+    if on_device(hardware, device.name, **place):  # type: ignore[arg-type]
+        return hardware
+    return match_device(device.name, **place)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """What Optuna's samplers need to search a pruned table: axes, a study, and proposals that the model's leaders begin.
 
 Optuna has no hard constraints and repeats itself. Here what it samples is moved to the nearest schedule that can run and was not proposed,
-and the study is told that schedule's result. Schedules that failed are told as bad ones: a sampler learns nothing from failed trials.
+and the study is told that schedule's result. Schedules that failed are told as bad ones, as a sampler learns nothing from failed trials;
+but for those that failed for reasons of the moment, of which there is nothing to learn.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
+from db.records import is_moments
 from search_spaces.schedule import AXES
-from tuner.strategies import Candidates, Proposals, StrategySettings
+from tuner.strategies import Candidates, Proposals, StrategySettings, Trial
 
 LEADERS = 16  # of the cost model, before the sampler is asked
 BATCH = 8  # the rows of one batch know nothing of each other's results
@@ -80,8 +82,12 @@ class _Study:
         self._study.tell(trial, state=TrialState.FAIL)  # the row's own trial stands in its place
         return self._axes.nearest(trial.params, rows)
 
-    def tell(self, row: int, seconds: float | None) -> None:
+    def tell(self, trial: Trial) -> None:
         """The study minimises log seconds."""
+        row, seconds = trial.row, trial.seconds
+        if is_moments(trial.status):
+            self._study.tell(self._numbers[row], state=TrialState.FAIL)
+            return
         told = (self._slowest or 0.0) + FAILED_SLOWER if seconds is None else math.log(seconds)
         if seconds is not None:
             self._slowest = told if self._slowest is None else max(self._slowest, told)
@@ -102,4 +108,4 @@ def proposals(candidates: Candidates, settings: StrategySettings, sampler: BaseS
             batch.append(row)
             proposed += 1
         for trial in (yield batch):
-            study.tell(trial.row, trial.seconds)
+            study.tell(trial)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ import cost_models
 from cost_models.calibration import Calibration
 from cost_models.calibration_files import load_calibration
 from cost_models.estimate import Estimate, EstimateTable
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError, did_you_mean
 from search_spaces.families import family
 from search_spaces.hardware import Hardware
 from search_spaces.lowering import Lowering
+from search_spaces.plain_text import shown
 from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule, Tile
 from search_spaces.space import Pruning, Space, merge, prune
 from search_spaces.table import ScheduleTable
+from tuner.kernels import family_names
 from tuner.request import DEFAULT_MODEL
 
 PIECE_ROWS = 2**18  # schedules that are pruned and estimated at a time
@@ -56,7 +59,7 @@ class Ranking:
         rows = np.array([row])
         lowering = replace(
             Lowering(**{name: column[rows] for name, column in vars(self.lowering).items()}),
-            registers_per_thread=np.array([registers_per_thread], dtype=np.int32),
+            registers_per_thread=np.array([registers_per_thread], dtype=np.int64),
             shared_memory_bytes=np.array([shared_memory_bytes], dtype=np.int64),
         )
         return float(_estimate(self.model)(self.table.take(rows), lowering, self.problem, self.hardware, self.calibration).seconds[0])
@@ -103,19 +106,87 @@ def tiles(lowering: Lowering, row: int, schedule: Schedule) -> Tiles:
 
 
 def model_names() -> tuple[str, ...]:
-    """Cost models: the modules of `cost_models` that have an `estimate`."""
-    names = (module.name for module in pkgutil.iter_modules(cost_models.__path__))
-    return tuple(sorted(name for name in names if hasattr(importlib.import_module(f"cost_models.{name}"), "estimate")))
+    """Cost models: the modules of `cost_models` that have an `estimate`. One that cannot be imported takes nothing from the others."""
+    return tuple(sorted(name for name in _model_modules() if hasattr(_imported(name)[0], "estimate")))
 
 
-def _estimate(model: str) -> Estimator:
-    estimator: Estimator = importlib.import_module(f"cost_models.{model}").estimate
-    return estimator
+def _model_modules() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(cost_models.__path__)]
+
+
+def _imported(name: str) -> tuple[ModuleType | None, Exception | None]:
+    """The module, or why there is none."""
+    try:
+        return importlib.import_module(f"cost_models.{name}"), None
+    except MemoryError:
+        raise
+    except Exception as error:
+        return None, error
 
 
 def check_model(model: str) -> None:
-    if model not in model_names():
-        raise UserError(f"no cost model named {model!r}; known: {', '.join(model_names())}")
+    known = model_names()
+    if model in known:
+        return
+    error = _imported(model)[1] if model in _model_modules() else None
+    if error:
+        raise UserError(f"{_model_file(model)} cannot be imported: {_reason(error)}; mend it, or name one of {', '.join(known)}") from error
+    raise UserError(f"no cost model named {shown(model)}; known: {', '.join(known)}{did_you_mean(model, known)}")
+
+
+def _model_file(model: str) -> str:
+    return f"cost model {model} (cost_models/{model}.py)"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown(' '.join(str(error).split()), quotes=False)}"
+
+
+def _estimate(model: str) -> Estimator:
+    """The model's `estimate`, whose every table is checked: all that ranking does with it rests on that."""
+    check_model(model)
+    estimator: Estimator = importlib.import_module(f"cost_models.{model}").estimate
+    terms: list[str] = []
+
+    def checked(table: ScheduleTable, lowering: Lowering, problem: Problem, hardware: Hardware, calibration: Calibration) -> EstimateTable:
+        try:
+            found = estimator(table, lowering, problem, hardware, calibration)
+        except (UserError, MachineFault, MemoryError):
+            raise
+        except Exception as error:
+            raise UserError(f"{_model_file(model)} failed: {_reason(error)}; mend it, or name another --model") from error
+        fault = _table_fault(found, len(table))
+        if not fault and terms and sorted(found.terms) != terms:
+            fault = f"gives the terms {', '.join(sorted(found.terms))} after {', '.join(terms)}"
+        if fault:
+            raise UserError(f"{_model_file(model)} {fault}; mend it, or name another --model")
+        terms[:] = sorted(found.terms)
+        return found
+
+    return checked
+
+
+def _table_fault(found: object, rows: int) -> str | None:
+    """What is wrong with a model's estimates of this many schedules, as the end of a sentence."""
+    if not isinstance(found, EstimateTable):
+        return f"gives {type(found).__name__}, no EstimateTable"
+    if not isinstance(found.terms, Mapping) or not found.terms or not isinstance(found.facts, Mapping):
+        return "gives no terms; each estimate is made of one or more"
+    columns = {"seconds": found.seconds, **{f"terms[{name}]": column for name, column in found.terms.items()}}
+    for name, column in {**columns, **{f"facts[{name}]": column for name, column in found.facts.items()}}.items():
+        if not isinstance(column, np.ndarray) or column.shape != (rows,):
+            size = f"of shape {column.shape}" if isinstance(column, np.ndarray) else f"as {type(column).__name__}"
+            return f"gives {name} {size} for {rows} schedules; one value each is asked for"
+    for name, column in columns.items():
+        if column.dtype.kind not in "fiu":
+            return f"gives {name} of type {column.dtype}; numbers of seconds are asked for"
+        wrong = ~(np.isfinite(column) & ((column > 0) if name == "seconds" else (column >= 0)))
+        if wrong.any():
+            least = "above 0" if name == "seconds" else "of 0 or more"
+            return (
+                f"gives {name} of {column[wrong][0]} to {np.count_nonzero(wrong)} of {rows} schedules; finite seconds {least} are asked for"
+            )
+    return None
 
 
 def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
@@ -123,6 +194,10 @@ def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
     if problem.dtype not in hardware.fma_per_sm_per_clock:
         raise UserError(f"gpu {hardware.name} has no {problem.dtype}; it has {', '.join(hardware.fma_per_sm_per_clock)}")
     taken = sorted({dtype for name in space.axes for dtype in family(name).dtypes})
+    without = [name for name in space.axes if name not in family_names()]
+    if without:
+        what = f"family {without[0]} has no kernels: there is no tuner/kernels/{without[0]}.py with a function `calls`"
+        raise UserError(f"{what}; add it, or name --families {','.join(name for name in space.axes if name not in without)}")
     if problem.dtype not in taken:
         raise UserError(f"no kernel family multiplies {problem.dtype}; they take {', '.join(taken)}")
     if problem.buffer_bytes > hardware.memory_bytes:
@@ -135,10 +210,9 @@ def check_problem(problem: Problem, hardware: Hardware, space: Space) -> None:
 def rank(problem: Problem, hardware: Hardware, space: Space, model: str = DEFAULT_MODEL, seed: int = 0) -> Ranking:
     """Prune the space, piece by piece, and put what is left in the order of its estimates. `seed` draws the sample of a space that is too
     large to go through."""
-    check_model(model)
+    estimate = _estimate(model)
     check_problem(problem, hardware, space)
     calibration = load_calibration(hardware)
-    estimate = _estimate(model)
     parts, leaders = [], _Leaders()
     for piece in pieces(space, seed):
         found = prune(piece, problem, hardware)
@@ -202,7 +276,7 @@ def _gather(parts: Sequence[_Rows], rows: NDArray[np.intp]) -> _Rows:
 
     first = parts[0]
     families = tuple(dict.fromkeys(name for part in parts for name in part.table.families))
-    family = of(np.array([families.index(name) for name in part.table.families], dtype=np.int32)[part.table.family] for part in parts)
+    family = of(np.array([families.index(name) for name in part.table.families], dtype=np.int64)[part.table.family] for part in parts)
     table = ScheduleTable(families, family, {axis: of(part.table.columns[axis] for part in parts) for axis in first.table.columns})
     lowering = Lowering(**{name: of(getattr(part.lowering, name) for part in parts) for name in vars(first.lowering)})
     estimates = EstimateTable(

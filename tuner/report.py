@@ -7,9 +7,11 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tuner.failures import MOST_REASONS, failures
+
 if TYPE_CHECKING:
     from search_spaces.space import Pruning
-    from tuner.search import Outcome, SearchResult
+    from tuner.search import SearchResult
     from tuner.stopping import Regret
 
 WIDTH = 144
@@ -65,11 +67,12 @@ def _ranked_text(result: SearchResult, top_k: int) -> str:
     columns = (">rank", "schedule", ">model us", "limit", ">registers", ">shared memory B", ">spills", "instruction", "status")
     body = table(columns, rows)
     good = sum(o.measurement.status == "compiled" for o in result.outcomes)
-    return (
-        f"{body}\n\nnot measured: {good} of {len(result.outcomes)} candidates compiled for {ranking.hardware.name}"
+    lines = [
+        f"{body}\n\nnot measured: {good} of {result.planned} candidates compiled for {ranking.hardware.name}"
         f" in {result.seconds:.1f} s;"
         f" times are the {ranking.model} model's ({ranking.calibration.name})"
-    )
+    ]
+    return "\n".join([*lines, *_failure_lines(result), *result.notes])
 
 
 def _pair(predicted: int, compiled: int | None) -> str:
@@ -91,15 +94,13 @@ def _measured_text(result: SearchResult, top_k: int) -> str:
         figures = (f"{finalist.median_us:.2f}", speed, ratio, outcome.rank + 1, outcome.measurement.mma_instruction)
         rows.append((finalist.rank, str(outcome.schedule), *figures, mark))
     columns = (">place", "schedule", ">us", ">TFLOP/s", "x cuBLAS [95 %]", ">model's rank", "instruction", "")
-    failed = _failures(result.outcomes)
     timed = sum(o.measurement.median_us is not None for o in result.outcomes)
     again = sum(o.from_store for o in result.outcomes)
     lines = [table(columns, rows), ""]
     if result.finalists:
         lines.append(f"cuBLAS takes {result.finalists[0].library_us:.2f} us in the same rounds")
-    lines.append(
-        f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s" + (f"; {failed}" if failed else "")
-    )
+    lines.append(f"{timed} measured ({again} of them known from the database) in {result.seconds:.1f} s")
+    lines += _failure_lines(result)
     lines += [regret_text(result.regret)] if result.regret.estimated is not None else []
     spills = result.winner.measurement.spill_slots if result.winner else None
     if spills:
@@ -114,12 +115,13 @@ def regret_text(regret: Regret) -> str:
     return f"estimated regret {regret.estimated:.1%}: by so much the best of what was not measured is expected to be faster"
 
 
-def _failures(outcomes: Sequence[Outcome]) -> str:
-    counts: dict[str, int] = {}
-    for outcome in outcomes:
-        if outcome.measurement.median_us is None:
-            counts[outcome.measurement.status] = counts.get(outcome.measurement.status, 0) + 1
-    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+def _failure_lines(result: SearchResult) -> list[str]:
+    """What failed, and why: a line for each reason."""
+    duplicates = sum(o.measurement.status == "duplicate" for o in result.outcomes)
+    groups = failures(o.measurement for o in result.outcomes)
+    more = sum(group.count for group in groups[MOST_REASONS:])
+    lines = [f"{duplicates} not measured: their launch is another's"] if duplicates else []
+    return [*lines, *map(str, groups[:MOST_REASONS]), *([f"{more} failed for other reasons"] if more else [])]
 
 
 def search_json(result: SearchResult, top_k: int) -> dict[str, object]:
@@ -150,8 +152,12 @@ def search_json(result: SearchResult, top_k: int) -> dict[str, object]:
                 "model_us": result.ranking.estimates.seconds[o.rank] * 1e6,
                 "status": o.measurement.status,
                 "median_us": o.measurement.median_us,
+                "message": o.measurement.message,
             }
             for o in list(ordered)[:top_k]
         ],
+        "planned": result.planned,
+        "failures": [asdict(group) for group in failures(o.measurement for o in result.outcomes)],
+        "machine_fault": result.fault or None,
         "notes": list(result.notes),
     }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
-from search_spaces.space import Space
+
+if TYPE_CHECKING:  # it needs numpy, which `tuner best` does not wait for
+    from search_spaces.space import Space
 
 DEFAULT_MODEL = "hierarchy"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from db.records import is_moments
 from tuner.comparing import DRIFT_SHARE
 from tuner.strategies import Candidates, Trial
 from tuner.surrogate import Surrogate
@@ -56,8 +57,9 @@ class RegretWatch:
         """The regret now. The search is to end where it says `stopped`."""
         if self._untold:
             self._surrogate.tell(self._untold)
-            self._told += len(self._untold)
-            self._left[[trial.row for trial in self._untold]] = False
+            tried = [trial for trial in self._untold if not is_moments(trial.status)]
+            self._told += len(tried)
+            self._left[[trial.row for trial in tried]] = False
             self._untold = []
             estimated, bound = self._surrogate.estimated_regret(self._left), self.regret.bound
             enough = (self._told >= LEAST_TOLD and not self._library_leads()) or not self._left.any()

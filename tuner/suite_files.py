@@ -4,21 +4,20 @@ it."""
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from search_spaces.errors import UserError, did_you_mean
-from search_spaces.families import families
-from search_spaces.problem import LAYOUTS, POINTER_ALIGNMENT_BYTES, Problem
+from search_spaces.plain_text import shown, visible, whole_number
+from search_spaces.problem import POINTER_ALIGNMENT_BYTES, Problem
+from search_spaces.text_files import named, read_text_file
+from tuner.suite_columns import REQUIRED, NotDone, canonical, check_plain, layout, matters, types
 
-REQUIRED = ("m", "n", "k")
-OTHER_NAMES = {"dtype_in": "dtype", "dtype_out": "out_dtype"}
-KNOWN = (*REQUIRED, "suite", "name", "dtype", "dtype_acc", "out_dtype", "layout", "lda", "ldb", "ldc", "alignment", "source")
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
-OUT_DTYPES = ("fp32",)  # that the library writes too, besides the operands' own
-BY_ROWS_OR_COLUMNS = {"r": "n", "c": "t"}  # how A or B is stored -> torch's word for it
+MOST_ROWS, MOST_COLUMNS = 10_000, 200
+HOW = "give a CSV file with the columns M, N and K"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +62,6 @@ class Suite:
     ignored: tuple[str, ...]
 
 
-class _NotDone(Exception):
-    """What the tuner does not do, in words."""
-
-
 def suite_names() -> tuple[str, ...]:
     """Every suite that has a file in `tuner/suites/`."""
     files = resources.files("tuner").joinpath("suites").iterdir()
@@ -80,20 +75,16 @@ def read_suite(name_or_path: str) -> Suite:
         known = suite_names()
         if name_or_path not in known:
             hint = did_you_mean(name_or_path, known)
-            raise UserError(f"no suite named {name_or_path!r}; known: {', '.join(known)}, or a CSV file{hint}")
+            raise UserError(f"no suite named {shown(name_or_path)}; known: {', '.join(known)}, or a CSV file{hint}")
         return parse_suite(name_or_path, resources.files("tuner").joinpath("suites", f"{name_or_path}.csv").read_text(encoding="utf-8"))
-    if not path.is_file():
-        raise UserError(f"no suite file {name_or_path}; give a CSV file with the columns M, N and K, or one of {', '.join(suite_names())}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"suite {name_or_path} cannot be read: {error}") from None
-    return parse_suite(path.stem, text)
+    text = read_text_file(path, "the suite file", f"{HOW}, or one of {', '.join(suite_names())}")
+    return parse_suite(named(path.stem), text)
 
 
 def parse_suite(title: str, text: str) -> Suite:
     """What a suite file says; lines that begin with # are skipped, and so are empty ones."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip() and not line.startswith("#")]
+    numbered = enumerate(re.split("\r\n|\r|\n", text), start=1)
+    lines = [(number, line) for number, line in numbered if line.strip() and not line.startswith("#")]
     reader = csv.reader([line for _, line in lines], strict=True)
     try:
         content = [(lines[reader.line_num - 1][0], [cell.strip() for cell in cells]) for cells in reader]
@@ -101,20 +92,24 @@ def parse_suite(title: str, text: str) -> Suite:
         raise UserError(f"suite {title} is not CSV: {error}") from None
     if not content:
         raise UserError(f"suite {title} is empty; give a header with the columns M, N and K, and a line a product")
-    header = content[0][1]
-    columns = [OTHER_NAMES.get(name.lower(), name.lower()) for name in header]
+    if len(content) > MOST_ROWS + 1:
+        raise UserError(f"suite {title} has {len(content) - 1} products, more than {MOST_ROWS}; give it in parts")
+    if len(content[0][1]) > MOST_COLUMNS:
+        raise UserError(f"suite {title} has {len(content[0][1])} columns, more than {MOST_COLUMNS}; leave those of the product")
+    header = list(map(visible, content[0][1]))
+    columns = [canonical(name) for name in header]
     _check_columns(title, header, columns)
     rows = tuple(_row(title, line, cells) for line, cells in _cells(title, columns, content[1:]))
     if not rows:
         raise UserError(f"suite {title} has a header and 0 products; give a line a product")
-    return Suite(title=title, rows=rows, ignored=tuple(n for n, c in zip(header, columns, strict=True) if c not in KNOWN))
+    return Suite(title=title, rows=rows, ignored=tuple(n for n, c in zip(header, columns, strict=True) if not matters(c)))
 
 
 def _check_columns(title: str, header: list[str], columns: list[str]) -> None:
     missing = [name.upper() for name in REQUIRED if name not in columns]
     if missing:
-        raise UserError(f"suite {title} has no column {missing[0]}; it has {', '.join(header)}, and needs M, N and K")
-    twice = [name for name in KNOWN if columns.count(name) > 1]
+        raise UserError(f"suite {title} has no column {missing[0]}; it has {shown(', '.join(header), quotes=False)}, and needs M, N and K")
+    twice = [name for name in columns if matters(name) and columns.count(name) > 1]
     if twice:
         raise UserError(f"suite {title} has {columns.count(twice[0])} columns for {twice[0]}; leave one")
 
@@ -124,7 +119,7 @@ def _cells(title: str, columns: list[str], content: list[tuple[int, list[str]]])
     for number, cells in content:
         if len(cells) != len(columns):
             raise UserError(f"suite {title}, line {number}: {len(cells)} values for {len(columns)} columns; give one each")
-        yield number, dict(zip(columns, cells, strict=True))
+        yield number, dict(zip(columns, map(visible, cells), strict=True))
 
 
 def _row(title: str, line: int, cells: Mapping[str, str]) -> SuiteRow:
@@ -132,23 +127,22 @@ def _row(title: str, line: int, cells: Mapping[str, str]) -> SuiteRow:
         text = cells.get(name, "")
         if not text and name not in REQUIRED:
             return otherwise
-        if not text.isdecimal():
-            raise UserError(f"suite {title}, line {line}: {name} is {text!r}; give a whole number from 0 on")
-        return int(text)
+        return whole_number(text, f"suite {title}, line {line}: {name}", how="write it in digits")
 
     m, n, k = (number(name, 0) for name in REQUIRED)
     lda, ldb, ldc = (number(name, 0) for name in ("lda", "ldb", "ldc"))
     alignment = number("alignment", POINTER_ALIGNMENT_BYTES)
-    dtype, layout = cells.get("dtype", "") or "bf16", cells.get("layout", "") or "nt"
+    dtype, letters = cells.get("dtype", "") or "bf16", cells.get("layout", "") or "nt"
     out_dtype, problem, reason = cells.get("out_dtype", "") or dtype, None, ""
     try:
-        dtype, out_dtype = _types(dtype, cells.get("dtype_acc", ""), out_dtype)
-        layout = _layout(layout)
+        check_plain(cells)
+        dtype, out_dtype = types(cells)
+        letters = layout(cells)
         if 0 in (m, n, k):
-            raise _NotDone("M, N or K is 0: there is nothing to tune")
-        kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
+            raise NotDone("M, N or K is 0: there is nothing to tune")
+        kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": letters}
         problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
-    except (_NotDone, UserError) as error:
+    except (NotDone, UserError) as error:
         reason = str(error)
     return SuiteRow(
         suite=cells.get("suite", "") or title,
@@ -158,33 +152,8 @@ def _row(title: str, line: int, cells: Mapping[str, str]) -> SuiteRow:
         k=k,
         dtype=dtype,
         out_dtype=out_dtype,
-        layout=layout,
+        layout=letters,
         source=cells.get("source", ""),
         problem=problem,
         reason=reason,
     )
-
-
-def _types(dtype: str, sums: str, out_dtype: str) -> tuple[str, str]:
-    """The tuner's words for the types of A and B and of C."""
-    dtype, sums, out_dtype = (DTYPES.get(text.lower(), text.lower()) for text in (dtype, sums, out_dtype))
-    taken = sorted({name for family in families().values() for name in family.dtypes})
-    if dtype not in taken:
-        raise _NotDone(f"no kernel family multiplies {dtype}; they take {', '.join(taken)}")
-    if sums not in ("", "fp32"):
-        raise _NotDone(f"sums are asked for in {sums}; every kernel family adds up in fp32")
-    if out_dtype not in (dtype, *OUT_DTYPES):
-        raise _NotDone(f"no C of {out_dtype} from {dtype}; it can be {' or '.join((dtype, *OUT_DTYPES))}")
-    return dtype, out_dtype
-
-
-def _layout(text: str) -> str:
-    """torch's two letters, or one of r and c for each of A, B and C: stored by rows or by columns."""
-    letters = text.lower()
-    if letters in LAYOUTS:
-        return letters
-    if len(letters) != 3 or set(letters) - set(BY_ROWS_OR_COLUMNS):
-        raise _NotDone(f"unknown layout {text!r}; known: {', '.join(LAYOUTS)}, or r and c for A, B and C such as rcr")
-    if letters[2] == "c":
-        raise _NotDone(f"layout {text}: C is stored by columns, which no kernel family does")
-    return BY_ROWS_OR_COLUMNS[letters[0]] + BY_ROWS_OR_COLUMNS[letters[1]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from db.records import is_moments
 from search_spaces.schedule import AXES
 from tuner.strategies import Candidates, Trial
 
@@ -57,7 +58,7 @@ DRAWS = 512
 JITTER = 1e-6  # so that rounding leaves a covariance positive
 MOST_SEEN = 256  # results that are learned from: of times the fastest, to learn of failures the latest
 SLOW = "slow"
-NO_VERDICT = ("compiled", "duplicate", "killed")  # no time, and yet no failure of the schedule
+NO_VERDICT = ("compiled", "duplicate")  # no time, and yet no failure of the schedule; nor is what befell it at the moment
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Surrogate:
 
     def chance_of_failure(self, rows: Rows) -> Matrix:
         """The share of failures among the rows tried, each counting by how near it is; one success is taken as seen everywhere."""
-        tried = np.array([row for row, trial in self._seen.items() if trial.status not in NO_VERDICT][-MOST_SEEN:], dtype=np.intp)
+        tried = np.array([row for row, trial in self._seen.items() if has_verdict(trial)][-MOST_SEEN:], dtype=np.intp)
         failed = np.array([self._seen[row].seconds is None for row in tried], dtype=bool)
         near = self._likeness(rows, tried) ** FAILURE_SHARPNESS
         share: Matrix = near[:, failed].sum(axis=1) / (1.0 + near.sum(axis=1))
@@ -198,7 +199,12 @@ class Surrogate:
         return same
 
 
-def _position(axis: str, values: NDArray[np.int32]) -> Matrix:
+def has_verdict(trial: Trial) -> bool:
+    """Whether the result says something about the schedule."""
+    return trial.status not in NO_VERDICT and not is_moments(trial.status)
+
+
+def _position(axis: str, values: NDArray[np.int64]) -> Matrix:
     """In powers of two; what can be 0 counts from one more."""
     position: Matrix = np.log2(values + 1.0 if axis in FROM_ZERO else np.maximum(values, 1.0))
     return position

@@ -3,7 +3,6 @@ get ready, so they are started before anything else is thought about."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from search_spaces.schedule import Schedule
 from tuner.compiling import CompileJob, CompilePool
 from tuner.measuring import MeasureSettings, MeasuringProcess, Standby
 from tuner.resources import compile_workers
+from tuner.temporary import temporary_folder
 
 COMPILE_LIMIT_SECONDS = 60.0
 
@@ -25,6 +25,7 @@ class Workbench:
 
     pool: CompilePool
     workers: int
+    cache_dir: Path
     process: MeasuringProcess | None
 
 
@@ -38,7 +39,7 @@ class Workshop:
         self._standby: Standby | None = None
 
     def bench(self, process: MeasuringProcess | None) -> Workbench:
-        return Workbench(pool=self._pool, workers=self._workers, process=process)
+        return Workbench(pool=self._pool, workers=self._workers, cache_dir=self.cache, process=process)
 
     @contextmanager
     def measuring_bench(self, problem: Problem, hardware: Hardware, wait: Callable[[str], None], *, more: bool) -> Iterator[Workbench]:
@@ -55,8 +56,8 @@ class Workshop:
 @contextmanager
 def open_workshop(settings: MeasureSettings | None = None) -> Iterator[Workshop]:
     workers = compile_workers()
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder, CompilePool(workers, COMPILE_LIMIT_SECONDS, Path(folder)) as pool:
-        workshop = Workshop(pool, workers, Path(folder), settings or MeasureSettings())
+    with temporary_folder() as folder, CompilePool(workers, COMPILE_LIMIT_SECONDS, folder) as pool:
+        workshop = Workshop(pool, workers, folder, settings or MeasureSettings())
         try:
             yield workshop
         finally:

@@ -68,6 +68,12 @@ results["every second column of A"] = outcome(wide[:, 1 : 2 * K : 2], draw(N, K)
 results["A with rows 163 elements apart"] = outcome(wide[:, :K], draw(N, K).t(), nans(64, N))
 results["A one element off"] = outcome(draw(1, 64 * K + 1)[0, 1:].view(64, K), draw(N, K).t(), nans(64, N))
 results["A a row that is repeated"] = outcome(draw(1, K).expand(64, K), draw(N, K).t(), nans(64, N))
+results["B a column that is repeated"] = outcome(draw(64, K), draw(K, 1).expand(K, N), nans(64, N))
+results["one element for all of A"] = outcome(draw(1, 1).expand(64, K), draw(N, K).t(), nans(64, N))
+one_row = draw(1, 2 * K)
+results["one row of A, strides (7, 1)"] = outcome(one_row.as_strided((1, K), (7, 1)), draw(N, K).t(), nans(1, N))
+results["one row of A, every second element"] = outcome(one_row.as_strided((1, K), (1, 2)), draw(N, K).t(), nans(1, N))
+results["one row of out, stride 0"] = outcome(draw(1, K), draw(N, K).t(), nans(1, N).as_strided((1, N), (0, 1)))
 results["out by columns"] = outcome(draw(64, K), draw(N, K).t(), nans(N, 64).t())
 results["out float32"] = outcome(draw(64, K), draw(N, K).t(), nans(64, N, torch.float32))
 padded = nans(64, N + 10)
@@ -89,7 +95,27 @@ if DEVICE == "cuda":
     graph.replay()
     results["replayed from a CUDA graph"] = [torch.equal(out.float(), a.float() @ b.float()), ""]
 
-errors = {
+wide = nans(64, 2 * N)
+results["A and out side by side in one buffer"] = outcome(wide[:, :K].copy_(draw(64, K)), draw(N, K).t(), wide[:, N:])
+results["A in the first rows of a buffer, out in the next"] = outcome(wide[:32, :K].copy_(draw(32, K)), draw(N, K).t(), wide[32:, :N][:32])
+
+a, b, whole, ones = draw(64, K), draw(N, K).t(), nans(80, 200), nans(N, N).fill_(1)
+square, long = draw(N, N), draw(65, N)
+shared = {
+    "a row that is repeated": (a, b, nans(1, N).expand(64, N)),
+    "a column that is repeated": (a, b, nans(64, 1).expand(64, N)),
+    "one element for all of it": (a, b, nans(1, 1).expand(64, N)),
+    "rows that begin within the last": (a, b, nans(1, 64 * N).as_strided((64, N), (N - 1, 1))),
+    "columns that begin within the last": (a, b, nans(1, 64 * N).as_strided((64, N), (1, 63))),
+    "A itself": (square, ones, square),
+    "B itself": (ones, square, square),
+    "A transposed": (square, ones, square.t()),
+    "the rows of A but for the first": (long[:64], ones, long[1:]),
+    "columns of A": (whole[:64, :K], b, whole[:64, K - 1 : K - 1 + N]),
+    "part of a row of B": (a[:1], whole[:K, :N], whole[3:4, :N]),
+}
+
+errors = {name: error_of(*arguments) for name, arguments in shared.items()} | {
     "inner extents": error_of(draw(4, 5), draw(6, 7)),
     "out": error_of(draw(4, 5), draw(5, 7), nans(4, 6)),
     "types": error_of(draw(4, 5), draw(5, 7, torch.float32)),

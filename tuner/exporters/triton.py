@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from search_spaces.errors import UserError
 from search_spaces.families import family
+from search_spaces.problem import Problem
 from search_spaces.schedule import Schedule
-from tuner.exporters import Entry, ExportSettings, in_stable_order, origin
+from tuner.canonical import canonical, gaps, layouts
+from tuner.exporters import Entry, ExportSettings, Key, comment, fastest, literal, origin, some
 
 _LAUNCH_AXES = ("warps", "stages")  # num_warps and num_stages of a Config; every other axis is a keyword of the kernel
 
@@ -15,7 +17,7 @@ _LAUNCH_AXES = ("warps", "stages")  # num_warps and num_stages of a Config; ever
 def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> str:
     """`settings.rename` maps our parameters (CTA_M, CTA_N, CTA_K, GROUP_M, SPLIT_K ...) to those of the kernel that takes the Config."""
     rename = (settings or ExportSettings()).rename
-    rows = in_stable_order(entries)
+    rows = fastest(some(entries), key)
     known = sorted({name for entry in rows for name in _keywords(entry.schedule)})
     for name in rename:
         if name not in known:
@@ -30,7 +32,8 @@ def export(entries: Sequence[Entry], settings: ExportSettings | None = None) -> 
 
 For @triton.autotune, give the one Config of the problem as `configs`. The names are those of the tuned kernel's constexprs,
 but PERSISTENT_CTAS_PER_SM is for the grid: 0 is one CTA a tile, p is p CTAs an SM that walk over the tiles. SPLIT_K sets the grid too.
-Layouts are those of row-major matrices: "nt" is x @ w.T with w stored [N, K].
+Layouts are those of row-major matrices: "nt" is x @ w.T with w stored [N, K]; matrices with gaps between rows or another alignment than
+16 bytes have it after their layout: "nt, ldb 8256". A vector is there by both of its names.
 """
 
 import triton
@@ -40,12 +43,22 @@ CONFIGS = {{
 '''
 
 
+def key(problem: Problem) -> Key:
+    """The whole problem: nothing is told apart by how a vector is stored, and all else is."""
+    p = canonical(problem)
+    return (p.dtype, p.out_dtype, p.layout, p.n, p.k, p.m, *gaps(problem))
+
+
 def _row(entry: Entry, settings: ExportSettings) -> str:
     p, schedule = entry.problem, entry.schedule
-    key = f'({p.m}, {p.n}, {p.k}, "{p.dtype}", "{p.out_dtype}", "{p.layout}")'
-    keywords = ", ".join(f'"{settings.rename.get(name, name)}": {value}' for name, value in _keywords(schedule).items())
-    config = f"triton.Config(\n        {{{keywords}}},\n        num_warps={schedule.warps},\n        num_stages={schedule.stages},\n    )"
-    return f"    # {schedule.family}: {entry.remark}\n    {key}: {config},\n"
+    keywords = ", ".join(f"{literal(settings.rename.get(name, name))}: {literal(value)}" for name, value in _keywords(schedule).items())
+    launch = f"        num_warps={literal(schedule.warps)},\n        num_stages={literal(schedule.stages)},\n"
+    config = f"triton.Config(\n        {{{keywords}}},\n{launch}    )"
+    return "".join(
+        f"    # {comment(f'{schedule.family}: {entry.remark}')}\n    ({', '.join(map(literal, named))}): {config},\n"
+        for layout in layouts(p)
+        for named in [(p.m, p.n, p.k, p.dtype, p.out_dtype, ", ".join((layout, *gaps(p))))]
+    )
 
 
 def _keywords(schedule: Schedule) -> dict[str, int]:

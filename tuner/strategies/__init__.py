@@ -6,15 +6,19 @@ A strategy only proposes. The driver compiles, measures, owns the budget, and ma
 from __future__ import annotations
 
 import importlib
+import operator
 import pkgutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.errors import UserError
+from search_spaces.errors import MachineFault, UserError, did_you_mean
+from search_spaces.plain_text import shown
 from search_spaces.table import ScheduleTable
 
 
@@ -114,8 +118,79 @@ def strategy_names() -> tuple[str, ...]:
 
 
 def load_strategy(name: str) -> Propose:
-    propose: Propose = _module(name).propose
-    return propose
+    """The strategy's `propose`, whose every batch is checked: rows of the candidates, each once, as many as the settings allow.
+
+    Raises UserError where there is no such strategy, it cannot be imported or has no `propose`, and from its batches where one is wrong.
+    """
+    propose = getattr(_module(name), "propose", None)
+    if not callable(propose):
+        raise UserError(f"{_file(name)} has no function propose(candidates, settings); add one, or name another --strategy")
+
+    def checked(candidates: Candidates, settings: StrategySettings) -> Proposals:
+        proposals = _guard(name, partial(propose, candidates, settings))
+        if not isinstance(proposals, Generator):
+            raise UserError(f"{_file(name)}: propose gives {type(proposals).__name__}; it has to yield lists of rows")
+        return _checked(name, proposals, candidates, settings)
+
+    return checked
+
+
+def _checked(name: str, proposals: Proposals, candidates: Candidates, settings: StrategySettings) -> Proposals:
+    seen: set[int] = set()
+    try:
+        rows = _guard(name, partial(next, proposals, None))
+        size = settings.batch if settings.first is None else settings.first
+        while rows is not None:
+            most = min(size, settings.rows_of(candidates) - len(seen))
+            trials = yield _batch(name, rows, len(candidates.table), most, seen)
+            rows, size = _guard(name, partial(_send, proposals, trials)), settings.batch
+    finally:
+        proposals.close()
+
+
+def _send(proposals: Proposals, trials: list[Trial]) -> list[int] | None:
+    try:
+        return proposals.send(trials)
+    except StopIteration:
+        return None
+
+
+def _guard(name: str, step: Callable[[], Any]) -> Any:
+    """What a step of the strategy gives; whatever it raises is the strategy's fault, in a sentence that names it."""
+    try:
+        return step()
+    except (UserError, MachineFault, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(f"{_file(name)} failed: {_reason(error)}; mend it, or name another --strategy") from error
+
+
+def _batch(name: str, rows: object, count: int, most: int, seen: set[int]) -> list[int]:
+    """The rows as ints, which join those seen."""
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise UserError(f"{_file(name)} proposes {shown(rows, quotes=False)}; it has to yield lists of rows")
+    found = []
+    for row in rows:
+        if isinstance(row, bool) or not hasattr(row, "__index__"):
+            raise UserError(f"{_file(name)} proposes the row {shown(row, quotes=False)}, which is no whole number")
+        number = operator.index(row)
+        if not 0 <= number < count:
+            raise UserError(f"{_file(name)} proposes row {number}; there are rows from 0 to {count - 1}")
+        if number in seen:
+            raise UserError(f"{_file(name)} proposes row {number} twice; each row is proposed once")
+        seen.add(number)
+        found.append(number)
+    if not 1 <= len(found) <= most:
+        raise UserError(f"{_file(name)} proposes {len(found)} rows at once, where 1 to {most} are asked for")
+    return found
+
+
+def _file(name: str) -> str:
+    return f"strategy {name} (tuner/strategies/{name}.py)"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown(' '.join(str(error).split()), quotes=False)}"
 
 
 def wants_all(name: str) -> bool:
@@ -129,11 +204,20 @@ def stops_early(name: str) -> bool:
 
 
 def strategy_summary(name: str) -> str:
-    """The first line of the strategy's own description."""
-    return (_module(name).__doc__ or "").partition("\n")[0]
+    """The first line of the strategy's own description, or why it cannot be used."""
+    try:
+        return (_module(name).__doc__ or "").partition("\n")[0]
+    except UserError as error:
+        return str(error)
 
 
 def _module(name: str) -> ModuleType:
     if name not in strategy_names():
-        raise UserError(f"no strategy named {name!r}; known: {', '.join(strategy_names())}")
-    return importlib.import_module(f"{__name__}.{name}")
+        known = strategy_names()
+        raise UserError(f"no strategy named {shown(name)}; known: {', '.join(known)}{did_you_mean(name, known)}")
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except (UserError, MachineFault, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(f"{_file(name)} cannot be imported: {_reason(error)}; mend it, or name another --strategy") from error
