@@ -69,7 +69,10 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["op"] == "finals":
         times = [true_us(schedule) for schedule in request["schedules"]]
         rounds = [[times[0] * 1.1, *times] for _ in range(20)]
-        return {"rounds": rounds, "hot_l2_us": times, "eager_us": [t + 10 for t in times]}
+        return {"rounds": rounds, "hot_l2_us": times, "eager_us": [t + 10 for t in times], "wrong": [""] * len(times)}
+    if request["op"] == "rounds":
+        times = [true_us(schedule) for schedule in request["schedules"]]
+        return {"rounds": [[times[0] * 1.1, *times]] * request["rounds"]}
     return {"library_us": 1e5}
 
 

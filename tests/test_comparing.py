@@ -83,3 +83,19 @@ def test_the_interval_covers_the_truth() -> None:
         _, low, high = median_interval(np.random.default_rng(seed).normal(10.0, 0.5, 60))
         covered += low <= 10.0 <= high
     assert covered >= 88
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("whose", ["a contestant", "the library"])
+def test_a_time_that_is_none_is_refused(bad: float, whose: str) -> None:
+    times, library = np.full((20, 2), 100.0), np.full(20, 100.0)
+    (times[:, 1] if whose == "a contestant" else library)[7] = bad
+    with pytest.raises(ValueError, match=f"the finals hold a time of {whose} that is no number above 0"):
+        compare(FinalsSamples(times, library), names(2))
+
+
+def test_who_leaves_takes_nobody_s_times_along() -> None:
+    samples = FinalsSamples(np.array([[1.0, 2.0, 3.0]] * 4), np.full(4, 5.0), (1.5, 2.5, 3.5), (11.0, 12.0, 13.0), ("", "bad", ""))
+    left = samples.without([1])
+    assert left.times_us.tolist() == [[1.0, 3.0]] * 4
+    assert (left.hot_l2_us, left.eager_us) == ((1.5, 3.5), (11.0, 13.0))
