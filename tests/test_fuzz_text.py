@@ -43,16 +43,15 @@ CUBE, H200 = Problem(m=4096, n=4096, k=4096), load_gpu("h200")
 
 
 def mutated(texts: tuple[str, ...], count: int, seed: int) -> Iterator[str]:
-    """One to four changes each: something put in, left out, exchanged or said twice."""
+    """One to three changes each: something put in, left out or exchanged, a word said twice; half of what is put in are digits."""
     draw = random.Random(seed)
     for _ in range(count):
         text = draw.choice(texts)
-        for _ in range(draw.randint(1, 4)):
-            start, piece = draw.randint(0, len(text)), draw.choice(PIECES)
-            end = min(start + draw.choice((0, 0, 1, 1, 3)), len(text))
-            words = text.split(" ")
-            twice = text + " " + draw.choice(words)
-            text = draw.choice((text[:start] + piece + text[end:], text[:start] + text[end:], twice, text[:start] + text[end:][::-1]))
+        for _ in range(draw.randint(1, 3)):
+            start, piece = draw.randint(0, len(text)), draw.choice(draw.choice(("0123456789", PIECES)))
+            end = min(start + draw.choice((0, 1, 1, 3)), len(text))
+            how = draw.random()
+            text = text + " " + draw.choice(text.split(" ")) if how < 0.1 else text[:start] + (piece if how < 0.8 else "") + text[end:]
         yield text
 
 

@@ -49,7 +49,7 @@ def all_but(count: int, *rows: int) -> np.ndarray:
     return left
 
 
-FAR = [schedule(16), schedule(16 * 2**20)]  # twenty doublings: nothing carries so far
+FAR = [schedule(1), schedule(2**20)]  # twenty doublings: nothing carries so far
 NEAR_AND_FAR = [schedule(128), schedule(128, group_m=2), schedule(2**20)]
 
 
