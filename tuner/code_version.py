@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -23,12 +24,24 @@ def code_version() -> str:
 
 
 def version_of(root: Path) -> str:
-    try:
-        version = importlib.metadata.version("tuner")
-    except importlib.metadata.PackageNotFoundError:
-        version = "uninstalled"
+    version = _installed() or _declared(root / "pyproject.toml") or "unknown"
     commit = _archived(root / "tuner" / "commit.txt") or _checked_out(root)
     return f"{version}+{commit}" if commit else version
+
+
+def _installed() -> str:
+    try:
+        return importlib.metadata.version("tuner")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _declared(file: Path) -> str:
+    """Where the tree is run without being installed."""
+    try:
+        return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def _archived(file: Path) -> str:

@@ -44,7 +44,7 @@ def hold_finals(
 def _leaders(timed: Sequence[Outcome], process: MeasuringProcess, notes: list[str]) -> list[Outcome]:
     """Who goes on to the finals, after as many first rounds as noise asks for."""
     by_rank = sorted(timed, key=lambda o: (o.measurement.median_us, o.rank))
-    field = Field([o.measurement.samples_us or (o.measurement.median_us or 0.0,) for o in by_rank])
+    field = Field([o.measurement.samples_us or (o.measurement.median_us or 0.0,) for o in by_rank], process.drift)
     try:
         for stage, after in zip(STAGES, (*(stage.most for stage in STAGES[1:]), FINALISTS), strict=True):
             if rounds := field.begin(stage, after=after):

@@ -26,7 +26,6 @@ FINE_ENOUGH = 0.0025  # relative error of a centre that more rounds need not mak
 LEAST_ROUNDS = 3
 REPLAY_SECONDS = 0.0015  # of a graph, at least
 STAGE_SECONDS = 2.0
-DRIFT_SIGMA = DRIFT_SHARE / 3  # of times that were not taken in turn
 
 
 class Stage(NamedTuple):
@@ -39,22 +38,27 @@ STAGES = (Stage(160, 8), Stage(48, 18))
 
 @dataclass
 class Field:
-    """The contestants of a search, by place in what was given, and what is known of them. samples_us: of each, from the search."""
+    """The contestants of a search, by place in what was given, and what is known of them.
+
+    samples_us: of each, from the search. drift: by what share the clock was seen to move meanwhile; who was timed while it was low may be
+    that much faster than it seems.
+    """
 
     samples_us: Sequence[Sequence[float]]
+    drift: float = 0.0
     still_in: list[int] = field(init=False)
     noise: float = field(init=False)  # relative standard deviation of one sample
 
     def __post_init__(self) -> None:
-        each = min(len(samples) for samples in self.samples_us)
+        each, drift = min(len(samples) for samples in self.samples_us), max(self.drift, DRIFT_SHARE)
         times = np.array([samples[:each] for samples in self.samples_us]).T
         self.noise = float(np.median(np.std(times, axis=0, ddof=1) / times.mean(axis=0))) if each > 1 else 0.0
         self._first = np.log(_centres(times))
         self._weighted, self._weight = np.zeros(len(self._first)), np.zeros(len(self._first))
-        self._add(list(range(len(self._first))), self._first, self.noise**2 / each + DRIFT_SIGMA**2)
-        margin = math.log1p(DRIFT_SHARE) + DOUBT * self.noise * math.sqrt(2 / each)
-        within = [i for i in range(len(self._first)) if self._first[i] <= self._first.min() + margin]
-        self.still_in = self._ordered(within)
+        self._add(list(range(len(self._first))), self._first, self.noise**2 / each + (drift / 3) ** 2)
+        margin = math.log1p(drift) + DOUBT * self.noise * math.sqrt(2 / each)
+        places = self._ordered(range(len(self._first)))
+        self.still_in = [i for place, i in enumerate(places) if place < FINALISTS or self._first[i] <= self._first.min() + margin]
 
     def _add(self, places: list[int], logs: NDArray[np.float64], variance: float) -> None:
         self._weighted[places] += logs / variance

@@ -170,13 +170,15 @@ class MeasuringProcess:
             return ""
         return f"timed with operands that L2 may hold: all sets together touch {share:.2f} of it"
 
+    @property
+    def drift(self) -> float:
+        """By what share the library's time moved during the run, as the clock did."""
+        return max(self._anchors) / min(self._anchors) - 1 if self._anchors else 0.0
+
     def _drift_note(self) -> str:
-        if len(self._anchors) < 2:
+        if self.drift <= DRIFT_SHARE:
             return ""
-        drift = max(self._anchors) / min(self._anchors) - 1
-        if drift <= DRIFT_SHARE:
-            return ""
-        return f"cuBLAS moved by {drift:.1%} between {min(self._anchors):.2f} and {max(self._anchors):.2f} us during the run"
+        return f"cuBLAS moved by {self.drift:.1%} between {min(self._anchors):.2f} and {max(self._anchors):.2f} us during the run"
 
     def _add_anchor(self, library_us: float) -> None:
         if fault := beyond_peak(library_us, self._problem, self._judged_by):
