@@ -11,7 +11,9 @@ import triton.language as tl
 from tuner.kernels.launch import Call
 from tuner.kernels.pointer import pointer_calls
 
-GOOD, ILLEGAL, TRAP, HANG, NOTHING, HALF, GUARD = 1, 2, 4, 8, 16, 32, 64
+GOOD, ILLEGAL, TRAP, HANG, NOTHING, HALF, GUARD, THIRD, LATE = 1, 2, 4, 8, 16, 32, 64, 128, 256
+WRONG_FROM = {THIRD: 3, LATE: 2500}  # launches; with 121 operand sets some 1,250 are made to measure, and as many again before finals end
+_COUNTERS: dict[int, torch.Tensor] = {}
 
 
 @triton.jit
@@ -36,6 +38,15 @@ def nothing(c):
     pass
 
 
+@triton.jit
+def wrong_from(c, counter, COUNT: tl.constexpr):
+    """Spoils an element from the COUNT-th launch on."""
+    launches = tl.load(counter) + 1
+    tl.store(counter, launches)
+    if launches >= COUNT:
+        tl.store(c, 1000.0)
+
+
 def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms: int, scratch: dict[str, torch.Tensor]) -> list[Call]:
     one = (1, 1, 1)
     match schedule.group_m:
@@ -51,4 +62,8 @@ def calls(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, schedule: Any, sms:
             return pointer_calls(a[: a.shape[0] // 2], b, c[: c.shape[0] // 2], schedule, sms, scratch)
         case 64:
             return [*pointer_calls(a, b, c, schedule, sms, scratch), Call(far_away, one, {"c": c}, {"DISTANCE": -8}, 1, 1)]
+        case 128 | 256:
+            counter = _COUNTERS.setdefault(schedule.group_m, torch.zeros(1, dtype=torch.int32, device=c.device))
+            spoil = Call(wrong_from, one, {"c": c, "counter": counter}, {"COUNT": WRONG_FROM[schedule.group_m]}, 1, 1)
+            return [*pointer_calls(a, b, c, schedule, sms, scratch), spoil]
     return pointer_calls(a, b, c, schedule, sms, scratch)

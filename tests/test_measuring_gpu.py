@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faulty_kernels import GOOD, GUARD, HALF, HANG, ILLEGAL, NOTHING, TRAP
+import torch
+from faulty_kernels import GOOD, GUARD, HALF, HANG, ILLEGAL, LATE, NOTHING, THIRD, TRAP
 
+from search_spaces.errors import MachineFault
 from search_spaces.gpu_files import match_device
 from search_spaces.hardware import Hardware
 from search_spaces.problem import Problem
@@ -63,6 +65,86 @@ def test_killed_in_the_middle(faulty: MeasuringProcess) -> None:
     assert faulty.pid is not None
     os.kill(faulty.pid, signal.SIGKILL)
     assert faulty.measure(stubbed(GOOD), None).status == "ok"
+
+
+def test_right_on_the_first_answer_and_wrong_on_the_third(faulty: MeasuringProcess) -> None:
+    found = faulty.measure(stubbed(THIRD), None)
+    assert found.status == "wrong_answer"
+    assert "launch 3, after 2 right ones" in found.message
+    assert faulty.measure(stubbed(GOOD), None).status == "ok"
+
+
+def test_right_when_measured_and_wrong_in_the_finals(faulty: MeasuringProcess) -> None:
+    assert faulty.measure(stubbed(LATE), None).status == "ok"
+    samples = faulty.finals([stubbed(GOOD), stubbed(LATE)], 0.5)
+    assert samples.wrong[0] == ""
+    assert samples.wrong[1].startswith("launches back to back gave a wrong answer, one alone did not: ")
+
+
+@pytest.mark.parametrize("extent", [256, 64, 16])
+def test_small_products_are_cold_as_the_record_says(extent: int, hardware: Hardware, tmp_path: Path) -> None:
+    with MeasuringProcess(Problem(m=extent, n=extent, k=extent), hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        found = process.measure(parse_schedule("pointer 16x16x16 w1 s2"), None)
+    assert found.status == "ok", found.message
+    assert found.operand_sets is not None
+    assert found.operand_sets > 400
+    assert found.operands_over_l2 is not None
+    assert found.operands_over_l2 >= 3
+    flushed = ", L2 flushed before each replay" if extent < 256 else ""
+    assert found.operands == f"normal, seeds 0 1 2{flushed}"
+
+
+def test_an_outer_product_in_fp16_is_right(hardware: Hardware, tmp_path: Path) -> None:
+    """Some of its elements are subnormal."""
+    with MeasuringProcess(Problem(m=64, n=64, k=1, dtype="fp16"), hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        found = process.measure(parse_schedule("pointer 32x32x16 w4 s2"), None)
+    assert found.status == "ok", found.message
+
+
+def test_what_its_family_does_not_support_is_not_launched(hardware: Hardware, tmp_path: Path) -> None:
+    schedule = Schedule(family="pointer", cta_m=64, cta_n=64, cta_k=32, warps=4, stages=2, split_k=2, swap_ab=1)
+    with MeasuringProcess(Problem(m=512, n=512, k=512), hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        found = process.measure(schedule, None)
+    assert found.status == "refused"
+    assert "swap_ab with split_k needs fused_reduction" in found.message
+
+
+LARGE = Problem(m=40960, n=128256, k=512)
+
+
+@pytest.fixture
+def leave(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """Takes the device's memory but for so many bytes."""
+    taken: list[torch.Tensor] = []
+
+    def take(free: int) -> None:
+        there, _ = torch.cuda.mem_get_info()
+        if there < free:
+            pytest.skip(f"{there} bytes are free, the test is about {free}")
+        taken.append(torch.empty(there - free, dtype=torch.uint8, device="cuda"))
+
+    yield take
+    taken.clear()
+    torch.cuda.empty_cache()
+
+
+def test_a_large_product_is_measured_in_what_it_needs_and_little_more(
+    leave: Callable[[int], None], hardware: Hardware, tmp_path: Path
+) -> None:
+    """10.5 GB of operands in 13 GB, of which the process's context takes a part."""
+    leave(13 * 10**9)
+    with MeasuringProcess(LARGE, hardware, MeasureSettings(), cache_dir=tmp_path) as process:
+        found = process.measure(parse_schedule("tma 128x256x64 w8 s3 g8"), None)
+    assert found.status == "ok", found.message
+
+
+def test_one_that_cannot_fit_is_refused_in_gibibytes_before_anything_is_launched(
+    leave: Callable[[int], None], hardware: Hardware, tmp_path: Path
+) -> None:
+    leave(6 * 10**9)
+    process = MeasuringProcess(LARGE, hardware, MeasureSettings(), cache_dir=tmp_path)
+    with process, pytest.raises(MachineFault, match=r"needs 10\.2 GiB of device memory, [1-5]\.\d GiB are free"):
+        process.measure(parse_schedule("tma 128x256x64 w8 s3 g8"), None)
 
 
 PROBLEMS = [

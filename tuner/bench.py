@@ -15,7 +15,7 @@ from search_spaces.problem import Problem
 from search_spaces.schedule import UNORDERED, Schedule
 from tuner.causes import cause_of
 from tuner.kernels import kernel_hash
-from tuner.measuring import MeasureSettings
+from tuner.memory_plan import protocol_for
 from tuner.ranking import rank
 from tuner.request import Request
 from tuner.scope import scope_of
@@ -143,7 +143,7 @@ class Benchmark:
         """What is known to be best for the request of this run, which has to have held finals with today's kernels and rules of timing."""
         finalists = self.store.finalists(run.id)
         records = [self.store.trial(finalist.trial_id) for finalist in finalists]
-        protocol = MeasureSettings().protocol
+        protocol = protocol_for(problem, self.hardware.l2_bytes)
         if any(record.protocol != protocol or record.kernel_hash != kernel_hash(record.schedule.family) for record in records):
             return None
         winner = next((finalist for finalist in finalists if finalist.winner), None)

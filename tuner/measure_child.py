@@ -32,9 +32,8 @@ Reader = Callable[[dict[str, Any]], T]  # what it said -> the answer; raises Los
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """protocol names the rules of timing: times under different rules are never compared."""
+    """How the process is started, and how long its answers may take."""
 
-    protocol: str = "graph-rotating-1"
     start_seconds: float = 180.0
     candidate_seconds: float = 30.0
     finals_seconds: float = 120.0

@@ -17,7 +17,7 @@ from tuner.failures import failures, failures_text
 from tuner.finals import FINALS_SECONDS, hold_finals
 from tuner.flow import Flow
 from tuner.kernel_cache import KernelCache
-from tuner.measuring import MeasureSettings
+from tuner.memory_plan import protocol_for
 from tuner.outcomes import Outcome, Progress, Run
 from tuner.ranking import Ranking
 from tuner.request import Request
@@ -88,7 +88,7 @@ def search(
         deadline = None if request.budget_seconds is None else started + request.budget_seconds - (FINALS_SECONDS + 1 if measured else 0)
         candidates = Candidates(table=ranking.table, seconds=ranking.estimates.seconds, nearby=nearby_rows(store, ranking))
         watch = RegretWatch(candidates, request.regret if measured else 0.0, lambda: process.library_seconds if process else None)
-        protocol = MeasureSettings().protocol if measured else "compile"
+        protocol = protocol_for(request.problem, request.hardware.l2_bytes) if measured else "compile"
         run = Run(request, ranking, store, environment, run_id, protocol, deadline, report, say, watch)
         proposals = propose(candidates, _batches(request, bench.workers, measured=measured))
         with closing(proposals):
