@@ -92,3 +92,19 @@ def test_what_was_measured_with_other_libraries_is_marked(tmp_path: Path) -> Non
     text = best_text(PROBLEM, H200, answer, near, None)
     assert "measured elsewhere (triton 3.6.0, here 3.7.0; torch 2.11.0, here 2.12.0)" in text
     assert "`tuner search --shape 4096x4096x4096 --gpu h200-sxm-141gb` measures it here" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "tuned"),
+    [
+        ("--shape 1x512x1024 --layout tn", "--shape 1x512x1024 --layout nn"),
+        ("--shape 64x1x1024 --layout nn", "--shape 64x1x1024"),
+        ("--shape 1x512x1023", "--shape 1x512x1023 --ld 1024,0,0"),
+        ("--shape 1x4096x4096", "--shape 1x4096x4096"),
+        ("--shape 2x512x1023", "--shape 2x512x1023"),
+    ],
+)
+def test_a_vector_is_one_product_however_it_is_said_to_be_stored(asked: str, tuned: str) -> None:
+    """One row of 1,023 elements starts where its matrix does: A is not unaligned, whatever its leading dimension."""
+    assert options(parsed(asked)) == tuned
+    assert parsed(tuned) == parsed(asked)

@@ -17,8 +17,8 @@ class _Stored(NamedTuple):
 
 
 def canonical(problem: Problem) -> Problem:
-    """The problem as the exported modules' `settled` sees its tensors: vectors along memory lie in one row, which is as long as whole
-    multiples of 16 bytes, since there is no second; others are one element a row."""
+    """What is searched, stored and exported in place of the problem, as the exported modules' `settled` sees its tensors: vectors along
+    memory lie in one row, which is as long as whole multiples of 16 bytes, since there is no second; others are one element a row."""
     p = problem
     a = _operand(p, p.m, p.k, _Stored(p.layout[0], p.lda))
     b = _operand(p, p.k, p.n, _Stored(p.layout[1], p.ldb))

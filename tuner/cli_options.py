@@ -19,6 +19,7 @@ import click
 from search_spaces.errors import MachineFault, UserError
 from search_spaces.plain_text import LARGEST, shown, visible, whole_number
 from search_spaces.problem import Problem, parse_shape
+from tuner.canonical import canonical
 
 if TYPE_CHECKING:
     from search_spaces.hardware import Hardware
@@ -162,6 +163,9 @@ def problem_options(command: Command) -> Command:
             what = "the output is empty" if 0 in (m, n) else "the output is all zeros"
             put(f"{problem.shape}: {what}; there is nothing to tune")
             return
+        asked, problem = problem, canonical(problem)
+        if asked != problem:
+            say(f"{asked.text} is {problem.text}: a matrix of one row or column is a vector, whose layout says nothing")
         command(problem=problem, **others)
 
     return wrapped

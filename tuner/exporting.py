@@ -15,6 +15,7 @@ from search_spaces.errors import MachineFault, UserError
 from search_spaces.hardware import Hardware
 from search_spaces.plain_text import shown
 from search_spaces.problem import Problem, parse_shape
+from tuner.canonical import canonical
 from tuner.environment import device_present, environment
 from tuner.exporters import Entry, ExportSettings, load_exporter, select
 from tuner.scope import scope_of
@@ -46,7 +47,7 @@ class ExportWish:
         kind = {name: value for name, value in given.items() if value}
         shapes = map(parse_shape, self.shapes)
         problems = [Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, **kind) for m, n, k in shapes]  # type: ignore[arg-type]
-        return [problem.prepacked(self.prepack) for problem in problems]
+        return [canonical(problem.prepacked(self.prepack)) for problem in problems]
 
     def check(self) -> None:
         if self.prepack not in ("", "a", "b", "ab"):

@@ -14,6 +14,7 @@ from search_spaces.errors import UserError, did_you_mean
 from search_spaces.plain_text import shown, visible, whole_number
 from search_spaces.problem import POINTER_ALIGNMENT_BYTES, Problem
 from search_spaces.text_files import named, read_text_file
+from tuner.canonical import canonical as canonical_problem
 from tuner.suite_columns import REQUIRED, NotDone, canonical, check_plain, layout, matters, types
 
 MOST_ROWS, MOST_COLUMNS = 10_000, 200
@@ -141,7 +142,7 @@ def _row(title: str, line: int, cells: Mapping[str, str]) -> SuiteRow:
         if 0 in (m, n, k):
             raise NotDone("M, N or K is 0: there is nothing to tune")
         kind = {"dtype": dtype, "out_dtype": out_dtype, "layout": letters}
-        problem = Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind)
+        problem = canonical_problem(Problem(m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc, alignment_bytes=alignment, **kind))
     except (NotDone, UserError) as error:
         reason = str(error)
     return SuiteRow(
