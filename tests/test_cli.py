@@ -454,6 +454,7 @@ def test_what_ends_a_program_ends_it_in_order(at_the_command_line: Ran, monkeypa
             cleaned.append(how)
 
     cleaned: list[signal.Signals] = []
+    signal.signal(how, signal.SIG_DFL)  # a shell's background jobs ignore some
     monkeypatch.setattr("tuner.calculations.gpus_text", hang_up)
     assert at_the_command_line("gpus") == (ENDING[how], "", "")
     assert cleaned == [how]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import sqlite3
 import stat
 import threading
@@ -200,7 +201,12 @@ def test_a_fifo_with_a_reader_is_written_through(tmp_path: Path) -> None:
     descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "rb") as reader:
-        assert reading(reader.read, lambda: write_file(fifo, LONG)) == LONG.encode()
+
+        def read() -> bytes:
+            select.select([reader], [], [])  # before there is a writer, a read ends at once
+            return reader.read()
+
+        assert reading(read, lambda: write_file(fifo, LONG)) == LONG.encode()
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 
 

@@ -154,9 +154,13 @@ def test_an_interrupt_is_heard_at_once_and_what_follows_is_not_waited_for(reache
         begun.set()
         thawed.wait()
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     threading.Thread(target=lambda: (begun.wait(), _thread.interrupt_main())).start()
-    with pytest.raises(KeyboardInterrupt):
-        reached.transact(work)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            reached.transact(work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(MachineFault, match=r"no answer for 0\.05 s"):
         reached.transact(work)
     thawed.set()

@@ -14,14 +14,8 @@ from search_spaces.errors import UserError
 FOLDER = Path(__file__).parent
 
 
-@cache
 def _source(name: str) -> str:
     return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
-
-
-@cache
-def _tree(name: str) -> ast.Module:
-    return ast.parse(_source(name))
 
 
 def _defines_calls(tree: ast.Module) -> bool:
@@ -33,7 +27,7 @@ def _defines_calls(tree: ast.Module) -> bool:
 @cache
 def family_names() -> tuple[str, ...]:
     names = sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith("_"))
-    return tuple(name for name in names if _defines_calls(_tree(name)))
+    return tuple(name for name in names if _defines_calls(ast.parse(_source(name))))
 
 
 def family_module(name: str) -> ModuleType:
@@ -43,11 +37,10 @@ def family_module(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
 
 
-@cache
 def _helpers(name: str) -> set[str]:
     """Modules of this folder that a module imports."""
     found: set[str] = set()
-    for node in ast.walk(_tree(name)):
+    for node in ast.walk(ast.parse(_source(name))):
         if isinstance(node, ast.ImportFrom) and node.module == __name__:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{__name__}."):
