@@ -4,8 +4,9 @@
    a family and with a Triton that were not ruled out, and no later attempt at the same schedule gave a wrong answer.
 2. Today's kernels answer before earlier ones, and what was measured in this environment (device, driver, CUDA, torch, Triton) before what
    was measured in another.
-3. In one environment the best paired ratio of any finals answers, whichever run held them. A schedule that was in no finals takes that
-   one's place only where its time is under that one's own unpaired time by more than `UNPAIRED_MARGIN`, since unpaired times drift.
+3. In one environment the best paired ratio of any finals answers, whichever run held them. A schedule of a run that held none takes that
+   one's place only where its time, at the lower of the clocks that both were timed at, is under that one's own unpaired time by more than
+   `UNPAIRED_MARGIN`, since the clock moves times that were not taken in turn. Who was timed in a run with finals had its chance there.
 4. Where no finals were held, the least time answers.
 5. Of several other environments the best ratio answers, and it is said what differs.
 6. Where nothing was timed, the least prediction of one named model answers, as what it is.
@@ -130,7 +131,8 @@ def _timed(reader: Reader, problem: Problem, scope: Scope) -> list[_Timed]:
     """Every attempt that was timed properly, of the families asked for; rows that hold something else than times are no attempts."""
     where, values = _narrowed(problem, scope)
     rows = reader.rows(
-        "SELECT trial.id AS trial_id, trial.run_id, trial.environment_id, trial.family, trial.kernel_hash, trial.protocol, trial.median_us"
+        "SELECT trial.id AS trial_id, trial.run_id, trial.environment_id, trial.family, trial.kernel_hash, trial.protocol, trial.median_us,"
+        " trial.sm_clock_mhz"
         f" FROM trial WHERE {where} AND trial.status = 'ok' ORDER BY trial.id",
         values,
     )
@@ -182,12 +184,21 @@ def _order(answer: BestAnswer) -> tuple[bool, float, int]:
 def _best_in_place(reader: Reader, scope: Scope, attempts: Sequence[_Timed]) -> BestAnswer | None:
     """By the third and fourth part of the rule."""
     paired = _first(_answer(reader, attempt, run_id, finalist) for attempt, run_id, finalist in _contestants(attempts))
-    limit = math.inf
-    if paired is not None and paired.record.measurement.median_us is not None:
-        limit = paired.record.measurement.median_us * (1 - UNPAIRED_MARGIN)
-    never_paired = sorted((a for a in attempts if not a.finals and a.us < limit), key=lambda a: (a.us, a.row["trial_id"]))
+    had_finals = {run_id for attempt in attempts for run_id, _ in attempt.finals} if paired else set()
+    unpaired = [a for a in attempts if not a.finals and a.row["run_id"] not in had_finals and _outruns(a, paired)]
+    never_paired = sorted(unpaired, key=lambda a: (a.us, a.row["trial_id"]))
     single = _first(_answer(reader, attempt) for attempt in never_paired)
     return single or (paired and replace(paired, ties=_ties(reader, paired, scope)))
+
+
+def _outruns(attempt: _Timed, paired: BestAnswer | None) -> bool:
+    """Whether a time that was never paired is better than the paired winner's own such time by more than the clock explains."""
+    own_us = None if paired is None else paired.record.measurement.median_us
+    if paired is None or own_us is None:
+        return True
+    clock, its = attempt.row["sm_clock_mhz"], paired.record.measurement.sm_clock_mhz
+    faster_clock = max(clock / its, 1.0) if clock and its else 1.0
+    return attempt.us * faster_clock < own_us * (1 - UNPAIRED_MARGIN)
 
 
 def _first(answers: Iterable[BestAnswer | None]) -> BestAnswer | None:

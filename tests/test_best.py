@@ -106,6 +106,24 @@ def test_a_time_that_was_never_paired_wins_by_more_than_the_clock_moves(store: S
     assert (answer.finalist is None) == wins
 
 
+def test_who_was_timed_in_a_run_with_finals_had_its_chance(store: Store, reader: Reader) -> None:
+    """Seen on an H200: timed first, while the clock was high, one looked 15 % faster than the winner of finals that it did not
+    reach."""
+    run_id, ids = run_with(store, record(timed(174.73), schedule=OTHER), record(timed(203.0)))
+    store.add_finalists(run_id, [finalist(ids[1], 1, 1.022, tied=False)])
+    assert known(reader).record.schedule == SCHEDULE
+
+
+@pytest.mark.parametrize(("mhz", "wins"), [(1980.0, False), (1500.0, True), (1200.0, True), (None, True)])
+def test_a_time_at_a_higher_clock_is_taken_for_what_it_would_be_at_the_lower(
+    store: Store, reader: Reader, mhz: float | None, wins: bool
+) -> None:
+    """175 us at 1980 MHz may be 231 us at the winner's 1500 MHz, of which 203 us is 88 %."""
+    held(store, (record(replace(timed(203.0), sm_clock_mhz=1500.0)), 1.02))
+    run_with(store, record(replace(timed(175.0), sm_clock_mhz=mhz), schedule=OTHER), status="interrupted")
+    assert (known(reader).record.schedule == OTHER) == wins
+
+
 def test_the_loser_of_finals_is_not_judged_by_its_unpaired_time(store: Store, reader: Reader) -> None:
     """It was timed while the clock was high, and lost in turn."""
     first, _ = held(store, (record(timed(190.0)), 1.05), (record(timed(150.0), schedule=OTHER), 0.98))
